@@ -22,11 +22,7 @@ from purge.data.items import Form
 from purge.data.request import contents
 from purge.data.samples import Data, GivenLabels
 from purge.data.split import Split
-from purge.engine.precision import (
-    arrange,
-    choose_device,
-    takes_channels_last,
-)
+from purge.engine.precision import arrange, choose_device, takes_channels_last
 from purge.engine.seeding import seeded
 from purge.metrics.audited import AuditedModel
 from purge.metrics.ensemble import Ensemble
@@ -44,7 +40,7 @@ from purge.models.checks import (
 )
 from purge.models.copies import copied
 from purge.result import Result, columns, environment, module_of, now
-from purge.verdict.roles import Role, Slot
+from purge.verdict.numbers import Role, Slot
 
 AUDITED, RETRAINED, ORIGINAL = map(Slot, (Role.AUDITED, Role.RETRAINED, Role.ORIGINAL))
 
@@ -140,21 +136,17 @@ class Auditor:
         weights = {AUDITED: digest(network), **self._digests}
         if self._check:
             check_references(weights)
-        models = {AUDITED: self._copy(AUDITED, network, network if run is None else run)}
+        models = {AUDITED: self._copy(AUDITED, network, run or network)}
         if not self._beside:
             self._beside = {slot: self._copy(slot, one, one) for slot, one in self._models.items()}
         models |= self._beside
-        ensemble = None
-        at = choose_device(self._device, network)
-        if shadows is not None:  # they unlearn at the precision of the model's run
-            ensemble = Ensemble(
-                shadows, network, models[AUDITED].split, device=at, seed=self._seed,
-                progress=progress, precision=None if run is None else run.info.get("precision"),
-            )  # fmt: skip
-        for one in models.values():
+        ensemble = None if shadows is None else Ensemble(  # at the precision of the model's run
+            shadows, network, models[AUDITED].split, device=choose_device(self._device, network),
+            seed=self._seed, progress=progress, precision=run.info.get("precision") if run else None,
+        )  # fmt: skip
+        for slot, one in models.items():
             one.original, one.retrained = models.get(ORIGINAL), models.get(RETRAINED)
-        for slot in {AUDITED, RETRAINED} & models.keys():
-            models[slot].shadows = ensemble
+            one.shadows = ensemble if slot in (AUDITED, RETRAINED) else None
         return models, {slot.name: one for slot, one in weights.items()}, ensemble
 
     def _copy(self, slot: Slot, model: nn.Module, source: nn.Module | Result) -> AuditedModel:

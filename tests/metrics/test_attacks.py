@@ -15,14 +15,11 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import purge
-from purge.metrics import leakage, membership, nearest, quantile
+from purge.metrics import attacks, membership
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import auroc
-from purge.metrics.leakage import leak_retained
 from purge.metrics.likelihood import margins
 from purge.metrics.membership import SIGNALS, mia_margin, roc
-from purge.metrics.nearest import nearest_class
-from purge.metrics.quantile import FOLDS, PENALTIES, described, mia_quantile, reduced, surprise
 from purge.metrics.registry import METRICS
 from purge.metrics.value import Missing, Value
 from tests.metrics.overfit import Pair, audited, by_heart, noisy_digits
@@ -36,11 +33,11 @@ def number(model: AuditedModel, name: str) -> Value:
     return model.named(METRICS[name.partition(".")[0]])[name]
 
 
-def identity(classes: int) -> nn.Module:
+def identity(classes: int, width: int | None = None) -> nn.Module:
     """A model whose logits are its first inputs."""
-    model = nn.Sequential(nn.Identity(), nn.Linear(classes, classes))
+    model = nn.Sequential(nn.Identity(), nn.Linear(width or classes, classes))
     with torch.no_grad():
-        model[1].weight.copy_(torch.eye(classes))
+        model[1].weight.copy_(torch.eye(classes, width or classes))
         model[1].bias.zero_()
     return model
 
@@ -94,15 +91,15 @@ def test_rates_and_shares_tell_labels_learnt_by_heart_from_others():
             assert blind.low <= fpr <= blind.high
     for signal in ("loss", "m_entropy", "margin"):  # the others take sure mistakes for memories
         assert number(saw, f"tpr_1pct.{signal}").low > 0.01
-    for feature in ("confidence", "correctness", "entropy", "m_entropy", "prob"):  # shares called NON-member
-        assert number(saw, f"mia_svc.{feature}").high < number(never, f"mia_svc.{feature}").low
+    for feature in METRICS["mia_svc"].names():  # shares called NON-member
+        assert number(saw, feature).high < number(never, feature).low
     assert number(never, "mia_lr").high < number(saw, "mia_lr").low  # share called member
 
 
 def leaks(task: SimpleNamespace, model: nn.Module, **changed: Pair) -> dict[str, Value]:
     """Beside the half-trained original."""
     sets = {"forget": task.few, "retain": task.most, "test": task.test} | changed
-    return leak_retained(audited(model, **sets, original=audited(task.half, **sets)))
+    return attacks.leak_retained(audited(model, **sets, original=audited(task.half, **sets)))
 
 
 def test_training_on_retained_samples_gives_them_away_in_either_direction(task, monkeypatch):
@@ -120,7 +117,7 @@ def test_training_on_retained_samples_gives_them_away_in_either_direction(task, 
     u, v = task.test
     some = leaks(task, memorised, test=(u[v < 5], v[v < 5]))  # others have nobody to be ranked among
     assert some["loss"].n == int((y < 5).sum() + (v < 5).sum())
-    monkeypatch.setattr(leakage, "MOST", 100)
+    monkeypatch.setattr(attacks, "MOST", 100)
     few = leaks(task, memorised)["loss"]
     assert (few.n, few.value > 0.6) == (200, True)
 
@@ -231,17 +228,6 @@ def test_an_attack_does_not_learn_from_a_handful(metric, forget, retain, test, w
 # -- a threshold for each sample ---------------------------------------------------------------
 
 
-class Shown(nn.Module):
-    """A model that answers with the first two numbers of its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = identity(2)[1]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(x[:, :2])
-
-
 def drawn(n: int, seed: int, gain: float = 0.0, shift: float = 0.0) -> Pair:
     """Inputs of 12 numbers: two logits of margin 6·difficulty + noise + gain, ten that show it."""
     g = torch.Generator().manual_seed(seed)
@@ -254,13 +240,13 @@ def drawn(n: int, seed: int, gain: float = 0.0, shift: float = 0.0) -> Pair:
 
 
 def shown(forget: Pair, unseen: Pair) -> AuditedModel:
-    return audited(Shown(), forget, drawn(30, 99), unseen)
+    return audited(identity(2, width=12), forget, drawn(30, 99), unseen)
 
 
 def ridge(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Intercept and weights of the ridge regression whose leave-one-out error is least, by the hat matrix."""
     centre, mean, best = x.mean(0), y.mean(), (np.inf, np.zeros(0))
-    for penalty in PENALTIES:
+    for penalty in attacks.PENALTIES:
         inverse = np.linalg.inv((x - centre).T @ (x - centre) + penalty * np.eye(x.shape[1]))
         weights = inverse @ (x - centre).T @ (y - mean)
         hat = np.diag((x - centre) @ inverse @ (x - centre).T) + 1 / len(y)
@@ -272,11 +258,12 @@ def ridge(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def test_scores_are_those_of_a_ridge_regression_by_linear_algebra():
     rng = np.random.default_rng(0)
-    design, unseen, folds = rng.normal(size=(150, 4)), np.arange(150) >= 40, rng.integers(0, FOLDS, 150)
+    design, unseen = rng.normal(size=(150, 4)), np.arange(150) >= 40
+    folds = rng.integers(0, attacks.FOLDS, 150)
     phi = design @ [1, 2, 0, 0] + np.exp(design[:, 2] / 2) * rng.normal(size=150)
-    found = surprise(phi, design, unseen, folds)
+    found = attacks.surprise(phi, design, unseen, folds)
     scaled, ones = (phi - np.median(phi[unseen])) / phi[unseen].std(), np.c_[np.ones(150), design]
-    for fold in range(FOLDS):
+    for fold in range(attacks.FOLDS):
         learn, ask = unseen & (folds != fold), folds == fold  # no sample is judged by what has seen it
         mean = ones @ ridge(design[learn], scaled[learn])
         gaps = np.log(np.abs(scaled - mean) + 1e-3)
@@ -287,7 +274,7 @@ def test_scores_are_those_of_a_ridge_regression_by_linear_algebra():
 def test_what_is_seen_of_the_inputs_is_that_of_scikit_learn(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 9)) @ rng.normal(size=(9, 9)), np.arange(80) % 3
-    found = described(x, y, np.arange(80) >= 40)  # four components of ten samples each
+    found = attacks.described(x, y, np.arange(80) >= 40)  # four components of ten samples each
     pca = PCA(4).fit(x)
     z = pca.transform(x)
     rest = np.linalg.norm(x - pca.inverse_transform(z), axis=1)
@@ -297,21 +284,21 @@ def test_what_is_seen_of_the_inputs_is_that_of_scikit_learn(monkeypatch):
     assert np.abs(found[:, :4]) == pytest.approx(np.abs(expected[:, :4]), rel=1e-8, abs=1e-8)  # either sign
     assert found[:, 4:] == pytest.approx(expected[:, 4:], rel=1e-6)
     y, every = np.repeat([0, 1, 2, 3], [50, 9, 12, 30]), np.ones(101, dtype=bool)
-    same = described(np.full((101, 5), 3.0), y, every)  # inputs that are all the same leave the label
+    same = attacks.described(np.full((101, 5), 3.0), y, every)  # inputs that are all the same leave the label
     assert not same[:, :-3].any()
     assert [set(y[column > 0]) for column in same[:, -3:].T] == [{0}, {2}, {3}]  # class 1 has nine
-    monkeypatch.setattr(quantile, "CLASSES", 1)
-    assert set(y[described(np.zeros((101, 1)), y, every)[:, -1] > 0]) == {0}
+    monkeypatch.setattr(attacks, "CLASSES", 1)
+    assert set(y[attacks.described(np.zeros((101, 1)), y, every)[:, -1] > 0]) == {0}
 
 
 def test_the_metric_is_the_auroc_of_its_scores():
     forget, unseen = drawn(60, 0, gain=1.0), drawn(130, 1)
-    found = mia_quantile(s := shown(forget, unseen))
+    found = attacks.mia_quantile(s := shown(forget, unseen))
     x, y = torch.cat([forget[0], unseen[0]]).double().numpy(), torch.cat([forget[1], unseen[1]]).numpy()
     phi = margins(np.concatenate([s.log_probs("forget"), s.log_probs("same_class_test")]), y)
     rng, out = np.random.default_rng(0), np.arange(190) >= 60
-    folds = np.r_[rng.permutation(60) % FOLDS, rng.permutation(130) % FOLDS]
-    scores = surprise(phi, described(x, y, out), out, folds)
+    folds = np.r_[rng.permutation(60) % attacks.FOLDS, rng.permutation(130) % attacks.FOLDS]
+    scores = attacks.surprise(phi, attacks.described(x, y, out), out, folds)
     assert found["auroc"].value == pytest.approx(roc_auc_score(~out, scores), abs=1e-12)
     assert found["auroc"].n == 190
     assert s.curves["roc"]["quantile"]["tpr"][-1] == 1
@@ -321,22 +308,22 @@ def test_the_metric_is_the_auroc_of_its_scores():
 
 def test_it_finds_members_that_no_single_threshold_finds_and_nobody_else(monkeypatch):
     s = shown(drawn(300, 0, gain=2.0), drawn(500, 1))
-    found, plain = mia_quantile(s), mia_margin(s)
+    found, plain = attacks.mia_quantile(s), mia_margin(s)
     best = auroc(*(np.random.default_rng(i).normal(size=100_000) + g for i, g in enumerate((2.0, 0.0))))
     assert plain.high < 0.7
     assert found["auroc"].low > 0.85
     assert found["auroc"].value == pytest.approx(best, abs=0.05)  # .921: as if the difficulty were known
-    blind = [mia_quantile(shown(drawn(40, i), drawn(40, 1000 + i)))["auroc"] for i in range(20)]
+    blind = [attacks.mia_quantile(shown(drawn(40, i), drawn(40, 1000 + i)))["auroc"] for i in range(20)]
     values = np.array([v.value for v in blind])
     assert values.mean() == pytest.approx(0.5, abs=3 * values.std(ddof=1) / np.sqrt(len(values)))
     assert sum(v.low <= 0.5 <= v.high for v in blind) >= 17
     # class 1 has higher margins, and more of the forget set is of class 1: nobody is a member
     (x, y), unseen = drawn(600, 0, shift=20.0), drawn(600, 1, shift=20.0)
     most = (y == 1) | (torch.arange(600) % 4 == 0)
-    shares = mia_quantile(shown((x[most], y[most]), unseen))["auroc"]
+    shares = attacks.mia_quantile(shown((x[most], y[most]), unseen))["auroc"]
     assert shares.low < 0.5 < shares.high
-    monkeypatch.setattr(quantile, "MOST", 50)
-    few = mia_quantile(shown(drawn(300, 0, gain=3.0), drawn(300, 1)))["auroc"]
+    monkeypatch.setattr(attacks, "MOST", 50)
+    few = attacks.mia_quantile(shown(drawn(300, 0, gain=3.0), drawn(300, 1)))["auroc"]
     assert (few.n, few.value > 0.8) == (100, True)
 
 
@@ -349,7 +336,7 @@ def test_outputs_without_any_spread_or_far_outside_the_usual_range(task, bias):
             model[-1].bias.zero_()
         else:
             model[-1].bias[0] = bias
-    found = mia_quantile(audited(model, task.forget, task.retain, task.test))["auroc"]
+    found = attacks.mia_quantile(audited(model, task.forget, task.retain, task.test))["auroc"]
     assert np.isfinite([found.value, found.low, found.high]).all()
     assert bias is not None or found.value == 0.5
 
@@ -367,7 +354,7 @@ def test_outputs_without_any_spread_or_far_outside_the_usual_range(task, bias):
     ids=["images", "small images", "tokens", "long", "dict", "tuple"],
 )
 def test_inputs_of_every_kind_become_numbers(inputs, width):
-    found = reduced(inputs)
+    found = attacks.reduced(inputs)
     assert (found.shape, found.dtype) == ((5, width), torch.float32)
 
 
@@ -387,7 +374,7 @@ def digit() -> SimpleNamespace:
 
 def against(digit: SimpleNamespace, model: nn.Module, **changed: Pair) -> dict[str, Value]:
     data = {**{k: getattr(digit, k) for k in ("forget", "retain", "test")}, **changed}
-    return nearest_class(audited(model, **data, retrained=audited(digit.retrained[0], **data)))
+    return attacks.nearest_class(audited(model, **data, retrained=audited(digit.retrained[0], **data)))
 
 
 @pytest.mark.parametrize("bias", [0.0, -20.0, -3e38])
@@ -412,11 +399,11 @@ def test_several_classes_and_single_samples_beside_them(digit, monkeypatch):
     both, mixed = (against(digit, digit.original, forget=f, **data) for f in (forget, more))
     assert both["taken"].n == mixed["taken"].n == len(y)
     assert both["auroc"].value == pytest.approx(mixed["auroc"].value, abs=1e-9)
-    near = nearest.nearest(audited(digit.retrained[0], forget, **data))
+    near = attacks.nearest(audited(digit.retrained[0], forget, **data))
     assert set(near) == {GONE, 7}
     assert not {GONE, 7} & set(near.values())
-    monkeypatch.setattr(nearest, "LEARN", 60)
-    monkeypatch.setattr(nearest, "ASK", 40)
+    monkeypatch.setattr(attacks, "LEARN", 60)
+    monkeypatch.setattr(attacks, "MOST", 40)
     assert against(digit, digit.original)["taken"].n == 40
 
 
@@ -431,7 +418,7 @@ def test_reasons_where_there_is_no_nearest_class(digit):
     two = audited(nn.Linear(64, 2), *purge.split(train, classes=[1]), test)
     two.retrained = audited(nn.Linear(64, 2), *purge.split(train, classes=[1]), test)
     with pytest.raises(Missing, match="two classes"):
-        nearest_class(two)
+        attacks.nearest_class(two)
 
 
 @pytest.mark.gpu

@@ -19,9 +19,9 @@ from purge.metrics import audited as base
 from purge.metrics import registry
 from purge.metrics.audited import AuditedModel
 from purge.metrics.registry import PANELS
-from purge.models.checkpoint import digest
 from tests.metrics.overfit import audited
 from tests.nets import blobs
+from tests.properties import facts
 
 METRICS = {name: metric for name, metric in registry.METRICS.items() if metric.cost != "shadow"}
 
@@ -50,16 +50,17 @@ def mlp(seed: int, norm: bool = True) -> nn.Module:
 
 
 class Headless(nn.Module):
-    """A classifier whose logits are made without a layer."""
+    """A classifier whose logits are made without a layer, after a body of any name."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, name: str = "one", classes: int = 3) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.body = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16))
-        self.weight = nn.Parameter(torch.randn(16, 3))
+        self.name = name
+        self.add_module(name, nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16)))
+        self.weight = nn.Parameter(torch.randn(16, classes))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x) @ self.weight
+        return self.get_submodule(self.name)(x) @ self.weight
 
 
 ROLES = ("model", "retrained", "original")
@@ -128,10 +129,10 @@ def test_with_everything_there_is_a_finite_number_and_otherwise_a_reason(full, w
 
 
 def test_features_of_different_size_do_not_compare(case):
-    wide = nn.Sequential(nn.Linear(6, 20), nn.BatchNorm1d(20), nn.Linear(20, 3))
-    report = audit(case, retrained=wide, metrics=["feature_cosine", "feature_l2", "fid_feat", "agreement"])
-    for name in ("feature_cosine", "feature_l2", "fid_feat"):
-        assert report[name].why == "features of 16 and 20 dimensions cannot be compared"
+    wide, names = mlp(3), ["feature_cosine", "feature_l2", "fid_feat"]
+    wide[4], wide[6] = nn.Linear(16, 20), nn.Linear(20, 3)
+    report = audit(case, retrained=wide, metrics=[*names, "agreement"])
+    assert {report[name].why for name in names} == {"features of 16 and 20 dimensions cannot be compared"}
     assert report["agreement"].value is not None
 
 
@@ -205,12 +206,6 @@ def test_columns_are_what_an_audit_of_these_models_alone_gives(full, alone, with
 # -- nothing of the caller's is touched --------------------------------------------------------
 
 
-def state(model: nn.Module) -> tuple:
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
-    grads = [p.grad is None for p in model.parameters()]
-    return digest(model), [m.training for m in model.modules()], hooks, grads, list(model.state_dict())
-
-
 def mixed(seed: int) -> nn.Module:
     """Some layers in training mode, some not."""
     model = mlp(seed).train()
@@ -220,10 +215,17 @@ def mixed(seed: int) -> nn.Module:
 
 
 def test_models_in_any_mode_are_measured_in_evaluation_mode_and_left_as_they_were(case, full):
+    def fail(audited: AuditedModel) -> purge.Value:
+        torch.rand(3)
+        audited.guesses("forget")
+        raise ZeroDivisionError
+
     models = {role: mixed(i) for i, role in enumerate(ROLES)}
-    before, random = [state(m) for m in models.values()], (torch.get_rng_state(), np.random.get_state()[1])
+    before, random = [facts(m) for m in models.values()], (torch.get_rng_state(), np.random.get_state()[1])
     assert audit(case, **models).values == full.values
-    assert [state(m) for m in models.values()] == before
+    with pytest.raises(ZeroDivisionError):
+        audit(case, **models, metrics=purge.Metric("fail", "f", "always fails", fail))
+    assert [facts(m) for m in models.values()] == before
     assert torch.equal(torch.get_rng_state(), random[0])
     assert np.array_equal(np.random.get_state()[1], random[1])
 
@@ -232,26 +234,12 @@ def test_models_in_any_mode_are_measured_in_evaluation_mode_and_left_as_they_wer
 def test_a_metric_cleans_up_after_itself(case, name):
     # audit() works on copies; here the metric is given the model itself
     models = [mixed(i) for i in range(3)]
-    before = [state(m) for m in models]
+    before = [facts(m) for m in models]
     sets = case.forget, case.retain, case.test
     retrained, original = (audited(m, *sets) for m in models[1:])
     others = {"retrained": retrained, "original": original}
     audited(models[0], *sets, triggered=case.triggered, truth=case.truth, **others).value(METRICS[name])
-    assert [state(m) for m in models] == before
-
-
-def test_a_metric_that_fails_leaves_models_and_random_numbers_alone(case):
-    def fail(audited: AuditedModel) -> purge.Value:
-        torch.rand(3)
-        audited.guesses("forget")
-        raise ZeroDivisionError
-
-    model = mixed(0)
-    before, random = state(model), torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError):
-        audit(case, model=model, metrics=purge.Metric("fail", "f", "always fails", fail))
-    assert state(model) == before
-    assert torch.equal(torch.get_rng_state(), random)
+    assert [facts(m) for m in models] == before
 
 
 # -- one look at each model --------------------------------------------------------------------
@@ -290,10 +278,11 @@ def test_an_auditor_says_what_single_audits_say_and_looks_at_the_others_once(cas
     assert together[0].values != together[1].values
 
 
-@pytest.mark.parametrize("part", ["forget", "retain", "test", "same_class_test", "kept_class_test"])
-def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case, part):
+def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case):
     def kept(audited: AuditedModel) -> list[np.ndarray]:
-        return [look(part) for look in (audited.log_probs, audited.features, audited.guesses, audited.labels)]
+        looks = audited.log_probs, audited.features, audited.guesses, audited.labels
+        parts = ("forget", "retain", "test", "same_class_test", "kept_class_test")
+        return [look(part) for look in looks for part in parts]
 
     def spoil(audited: AuditedModel) -> purge.Value:
         for array in kept(audited):
@@ -301,7 +290,7 @@ def test_what_a_metric_does_to_outputs_is_not_seen_by_the_next(case, part):
         return purge.Value(0.0)
 
     def look(audited: AuditedModel) -> purge.Value:
-        return purge.Value(float(sum(array.sum() for array in kept(audited))))
+        return purge.Value(float(sum(i * array.sum() for i, array in enumerate(kept(audited)))))
 
     spoiler, looker = (purge.Metric(fn.__name__, fn.__name__, "", fn) for fn in (spoil, look))
     first, after = (audit(case, metrics=metrics) for metrics in ([looker], [spoiler, looker]))
@@ -350,54 +339,20 @@ def test_a_metric_of_the_user_does_not_replace_one_of_the_same_name_inside_other
 
 
 class Form(nn.Module):
-    """A network that takes its inputs in some form, and returns its logits in another."""
+    """A network that takes named inputs, calls its head by a keyword, and returns its logits in an object."""
 
-    def __init__(self, seed: int, form) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()
-        self.body, self.form = mlp(seed), form
+        self.body = mlp(seed)
 
-    def forward(self, x: torch.Tensor | None = None, **named: torch.Tensor):
-        return self.form(self.body(torch.cat([*named.values()], 1) if x is None else x))
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda z: SimpleNamespace(loss=None, logits=z),
-        lambda z: {"loss": None, "logits": z},
-        lambda z: (z, None),
-    ],
-    ids=["object", "dict", "tuple"],
-)
-def test_logits_in_any_form_give_the_same_numbers(case, full, form):
-    report = audit(case, model=Form(0, form), retrained=Form(1, form), metrics=["quick", "bn_recal", "noise"])
-    for name in report.values.keys() - values(report.values, "cka"):  # layers are named as in the model
-        assert report.values[name] == full.values[name], name
-    assert report.retrained["bn_recal.after"] == full.retrained["bn_recal.after"]
+    def forward(self, first: torch.Tensor, last: torch.Tensor) -> SimpleNamespace:
+        h = self.body[:-1](torch.cat([first, last], 1))
+        return SimpleNamespace(loss=None, logits=self.body[-1](input=h))
 
 
-@pytest.mark.parametrize("form", ["named", "dataset"])
-def test_inputs_of_several_tensors_and_datasets_give_the_numbers_of_plain_ones(case, full, form):
+def test_a_model_and_inputs_of_another_form_give_the_numbers_of_plain_ones(case, full):
     parts = {part: getattr(case, part) for part in ("forget", "retain", "test", "triggered")}
-    models = {role: getattr(case, role) for role in ROLES}
-    if form == "named":
-        parts = {part: ({"first": x[:, :2], "last": x[:, 2:]}, y) for part, (x, y) in parts.items()}
-        models = {role: Form(i, lambda z: z) for i, role in enumerate(ROLES)}
-    else:
-        parts = {part: torch.utils.data.TensorDataset(*pair) for part, pair in parts.items()}
-    found = audit(case, **parts, **models).values
+    parts = {part: ({"first": x[:, :2], "last": x[:, 2:]}, y) for part, (x, y) in parts.items()}
+    found = audit(case, **parts, **{role: Form(i) for i, role in enumerate(ROLES)}).values
     for name in found.keys() - values(found, "cka"):  # layers are named as in the model
         assert found[name] == full.values[name], name
-
-
-def test_a_head_that_is_called_by_keyword(case):
-    class ByKeyword(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = mlp(0)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.body[-1](input=self.body[:-1](x))
-
-    names = ["feature_l2", "ra"]
-    assert audit(case, model=ByKeyword(), metrics=names).values == audit(case, metrics=names).values

@@ -35,8 +35,8 @@ def made(tmp_path, split=None, *, model=None, seed=0, precision=None, **changes)
 
 def original(tmp_path, i: int) -> nn.Module:
     """A shadow model as it lies in the cache."""
-    model, kept = plain_mlp(0), load_file(next(tmp_path.glob(f"*/original-{i:03}.safetensors")))
-    model.load_state_dict({k[2:]: v for k, v in kept.items() if k.startswith("w.")})
+    model = plain_mlp(0)
+    model.load_state_dict(load_file(next(tmp_path.glob(f"*/original-{i:03}-weights.safetensors"))))
     return model.eval()
 
 
@@ -78,11 +78,12 @@ def test_targets_are_the_forget_set_and_as_many_unseen_samples_of_its_classes(tm
     assert made(tmp_path, split, seed=1).forget.tolist() != some.forget.tolist()
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_a_shadow_model_has_seen_the_retain_set_and_its_half(tmp_path, together):
+@pytest.mark.parametrize("small", [ensemble.SMALL, 0])
+def test_a_shadow_model_has_seen_the_retain_set_and_its_half(tmp_path, small, monkeypatch):
     """The cached weights are those of a training on exactly these samples, φ is that of these weights."""
+    monkeypatch.setattr(ensemble, "SMALL", small)
     split = request()
-    shadows = made(tmp_path, split, together=together)
+    shadows = made(tmp_path, split)
     found, (x, y) = shadows.signals("original"), targets_of(split, shadows)
     for i in range(6):
         model, own = original(tmp_path, i), torch.from_numpy(shadows.inside[i])
@@ -102,17 +103,16 @@ def test_models_start_from_their_own_weights(tmp_path):
     first, again, second = (digest(shadows._drawn("original", i)) for i in (0, 0, 1))
     assert first == again != second
     assert first != digest(shadows._drawn("retrained", 0))
-    another = made(tmp_path, model=plain_mlp(4))  # whichever model is audited
-    assert first == digest(another._drawn("original", 0))
+    for another in (plain_mlp(4), plain_mlp(3).requires_grad_(False)):  # also one that is frozen for use
+        drawn = made(tmp_path, model=another)._drawn("original", 0)
+        assert digest(drawn) == first
+        assert all(p.requires_grad for p in drawn.parameters())
     partly = plain_mlp(3)
     partly[0].requires_grad_(False)
     kept = made(tmp_path, model=partly)._drawn("original", 0)
     assert torch.equal(kept[0].weight, partly[0].weight)
     assert not torch.equal(kept[2].weight, partly[2].weight)
     assert [p.requires_grad for p in kept.parameters()] == [False, False, True, True]
-    deployed = made(tmp_path, model=plain_mlp(3).requires_grad_(False))._drawn("original", 0)
-    assert digest(deployed) == first  # frozen for use, not for training
-    assert all(p.requires_grad for p in deployed.parameters())
 
 
 class Free(nn.Module):
@@ -147,7 +147,7 @@ class Watched(FineTune):
     """Fine-tuning that remembers what it was asked to forget."""
 
     def run(self, model, split, run) -> None:
-        asked.append((split, digest(model), run.seed, model.training, digest(run.fresh(model))))
+        asked.append((split, digest(model), model.training, run.seed, digest(run.fresh(model))))
         super().run(model, split, run)
 
 
@@ -157,7 +157,7 @@ def test_shadow_models_unlearn_their_own_half(tmp_path):
     split = request(forget=(noise(11, 0)[0], torch.zeros(11, dtype=torch.long)), retain=(x, y.clamp(min=1)))
     shadows = made(tmp_path, split, method=Watched(epochs=1, batch_size=32))
     unlearned, (x, _) = shadows.signals("unlearned"), targets_of(split, shadows)
-    for i, (own, weights, _, training, _) in enumerate(asked):
+    for i, (own, weights, training, _, _) in enumerate(asked):
         inside = torch.from_numpy(shadows.inside[i])
         assert torch.equal(own.forget.take(torch.arange(len(own.forget)))[0], x[inside])
         assert own.retain is split.retain
@@ -166,7 +166,8 @@ def test_shadow_models_unlearn_their_own_half(tmp_path):
         assert torch.equal(own.test.take(torch.arange(len(own.test)))[0], split.test.take(left)[0])
         assert own.forget_classes == {0}
         assert (weights, training) == (digest(original(tmp_path, i)), False)
-    assert len(asked) == len({seed for *_, seed, _, _ in asked}) == len({fresh for *_, fresh in asked}) == 6
+    seeds, fresh = map(set, list(zip(*asked, strict=True))[3:])
+    assert len(asked) == len(seeds) == len(fresh) == 6
     assert not np.allclose(unlearned, shadows.signals("original"))
 
 
@@ -213,7 +214,7 @@ def test_models_in_the_cache_are_not_made_again(tmp_path, trainings):
     found = {kind: first.signals(kind) for kind in ("original", "unlearned", "retrained")}
     assert trainings == {"together": 12, "unlearned": 6}
     files = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.safetensors")}
-    assert len(files) == 18
+    assert len(files) == 24  # six of them weights
     again = made(tmp_path, model=plain_mlp(9), method=FINE)  # the audit of another model
     for kind, numbers in found.items():
         assert np.array_equal(again.signals(kind), numbers)
@@ -254,7 +255,8 @@ def test_another_training_has_its_own_models(tmp_path, trainings, monkeypatch, w
 
 
 def test_a_kill_loses_only_the_unfinished_model(tmp_path, trainings, monkeypatch):
-    whole = made(tmp_path / "whole", together=False).signals("original")
+    monkeypatch.setattr(ensemble, "SMALL", 0)  # one by one
+    whole = made(tmp_path / "whole").signals("original")
     trainings.clear()
     real = ensemble.fit
 
@@ -266,26 +268,26 @@ def test_a_kill_loses_only_the_unfinished_model(tmp_path, trainings, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(ensemble, "fit", killed)
         with pytest.raises(KeyboardInterrupt):
-            made(tmp_path / "cut", together=False).signals("original")
-    assert len(list((tmp_path / "cut").rglob("original-*.safetensors"))) == 4
-    assert np.array_equal(made(tmp_path / "cut", together=False).signals("original"), whole)
+            made(tmp_path / "cut").signals("original")
+    assert len(list((tmp_path / "cut").rglob("original-???.safetensors"))) == 4
+    assert np.array_equal(made(tmp_path / "cut").signals("original"), whole)
     assert trainings["alone"] == 4 + 2
 
 
-@pytest.mark.parametrize("damage", ["cut short", "phi", "w.0.weight"])
-def test_a_damaged_file_is_made_again(tmp_path, trainings, damage):
+@pytest.mark.parametrize("what", ["original-003", "original-003-weights"])
+@pytest.mark.parametrize("damage", ["cut short", "other numbers"])
+def test_a_damaged_file_is_made_again(tmp_path, trainings, what, damage):
     """Also one that can be read and has other numbers, of φ or of the weights that unlearning starts from."""
     found = {kind: made(tmp_path, method=FINE).signals(kind) for kind in ("original", "unlearned")}
     for file in tmp_path.rglob("unlearned-*"):
         file.unlink()
-    file = next(tmp_path.rglob("original-003.safetensors"))
+    file = next(tmp_path.rglob(f"{what}.safetensors"))
     if damage == "cut short":
         file.write_bytes(file.read_bytes()[:-50])
     else:
         with safe_open(file, "pt") as opened:
             about = opened.metadata()
-        kept = load_file(file)
-        save_file({**kept, damage: kept[damage] + 1}, file, metadata=about)
+        save_file({name: t + 1 for name, t in load_file(file).items()}, file, metadata=about)
     trainings.clear()
     again = made(tmp_path, method=FINE)
     for kind in ("original", "unlearned"):
@@ -293,30 +295,23 @@ def test_a_damaged_file_is_made_again(tmp_path, trainings, damage):
     assert trainings == {"alone": 1, "unlearned": 6}
 
 
-def test_the_users_cache_is_the_default(tmp_path, monkeypatch):
-    monkeypatch.setenv("PURGE_CACHE", str(tmp_path))
-    made(None).signals("original")
-    assert len(list(tmp_path.glob("shadows/*/original-*.safetensors"))) == 6
-
-
 # -- how they are trained ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "small", "calls"),
+    ("recipe", "small", "how"),
     [
-        ({}, 10**6, {"together": 6}),
-        ({}, 100, {"alone": 6}),
-        ({"together": False}, 10**6, {"alone": 6}),
-        ({"recipe": dataclasses.replace(QUICK, ema=0.9)}, 10**6, {"together": 6}),
-        ({"recipe": dataclasses.replace(QUICK, compile=True), "together": True}, 10**6, {"alone": 6}),
+        ({}, 10**6, "together"),
+        ({}, 100, "alone"),
+        ({"ema": 0.9}, 10**6, "together"),
+        ({"compile": True}, 10**6, "alone"),
     ],
 )
-def test_small_models_are_trained_together(tmp_path, trainings, changes, small, calls, monkeypatch):
+def test_small_models_are_trained_together(tmp_path, trainings, recipe, small, how, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: model)
     monkeypatch.setattr(ensemble, "SMALL", small)
-    made(tmp_path, **changes).signals("original")
-    assert trainings == calls
+    made(tmp_path, recipe=dataclasses.replace(QUICK, **recipe)).signals("original")
+    assert trainings == {how: 6}
 
 
 class Stubborn(nn.Linear):
@@ -329,8 +324,6 @@ class Stubborn(nn.Linear):
 def test_a_network_that_cannot_be_stacked_is_trained_one_by_one(tmp_path, trainings):
     made(tmp_path, model=Stubborn(6, 3)).signals("original")
     assert trainings == {"together": 6, "alone": 6}
-    with pytest.raises(ModelError, match="together"):
-        made(tmp_path / "asked", model=Stubborn(6, 3), together=True).signals("original")
 
 
 def test_images_are_augmented(tmp_path, digits):

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import nn
 
 import purge
-from purge.metrics.accuracy import change
+from purge.metrics.accuracy import calibration_error, change, variation_distance
 from purge.metrics.bootstrap import (
     DRAWS,
     auroc,
@@ -25,7 +25,6 @@ from purge.metrics.bootstrap import (
     rates,
     resamples,
 )
-from purge.metrics.damage import calibration_error, variation_distance
 from purge.metrics.membership import GRID, roc, threshold_attacks
 from tests.metrics.numbers import assert_like_scipy, audit, made, probs
 

@@ -13,7 +13,7 @@ import purge
 from purge.auditor import Auditor
 from purge.core.errors import DataError
 from purge.metrics import audited as base
-from tests.metrics.numbers import CLASSES, audit, clouds, made, network, pick, right
+from tests.metrics.numbers import CLASSES, audit, clouds, made, network, pick
 from tests.refusals import assert_sentence
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "bad_labels.py")
@@ -91,15 +91,6 @@ def test_right_labels_of_any_form_give_the_same_number(case):
     assert audit(case, "clean_label", truth=case.truth.roll(7)).values != plain  # in the order of the samples
 
 
-def test_a_panel_shows_them_only_if_the_data_is_there(case):
-    shown, report = audit(case, "quick"), audit(case, "quick", truth=None, triggered=None)
-    assert shown.values.keys() - report.values.keys() == {"clean_label", "attack_success"}
-    for need, name in (("truth", "clean_label"), ("triggered", "attack_success")):
-        assert name in shown.table()
-        assert name not in report.table()
-        assert f"({need}=…)" in audit(case, name, **{need: None})[name].why
-
-
 X, ZERO = torch.zeros(4, 6), torch.zeros(4).long()
 
 
@@ -130,15 +121,6 @@ def test_what_does_not_fit_is_refused_in_one_line(case, what, given, words):
         audit(case, "ta", **{what: given})
     assert_sentence(str(refused.value), words)
     assert what in str(refused.value)
-
-
-def test_parts_of_a_mixed_request_have_their_own_right_labels(mixed, report):
-    hits = right(mixed.model, (mixed.forget[0], mixed.truth))
-    for part, label in (("classes", 0), ("samples", 1)):
-        own = mixed.forget[1].numpy() == label
-        assert report.parts[part]["clean_label"].value == pytest.approx(hits[own].mean())
-        assert report.parts[part]["clean_label"].n == own.sum()
-        assert report.parts[part]["attack_success"] == report["attack_success"]
 
 
 def test_the_example_prints_what_an_audit_finds(monkeypatch, capsys):

@@ -24,9 +24,9 @@ from purge.metrics.ensemble import Ensemble
 from purge.metrics.likelihood import forgetting_scores, klom, likelihood_ratio, margins
 from purge.metrics.registry import METRICS
 from purge.metrics.shadow import Shadows
-from purge.models.checkpoint import digest
 from tests.metrics.shadows import CPU, FINE, QUICK, noise, request
 from tests.nets import plain_mlp
+from tests.properties import facts
 
 pytestmark = pytest.mark.slow
 
@@ -127,8 +127,7 @@ def with_shadows(case: dict, **changes) -> purge.Report:
 
 def singles(case: dict, indices: range) -> dict:
     whole = tuple(torch.cat([case["forget"][k], case["retain"][k]]) for k in (0, 1))
-    forget, retain = purge.split(whole, indices=indices)
-    return {"forget": forget, "retain": retain}
+    return dict(zip(("forget", "retain"), purge.split(whole, indices=indices), strict=True))
 
 
 def test_with_everything_given_there_is_a_finite_number_with_its_interval(full):
@@ -161,11 +160,10 @@ def test_a_reused_auditor_computes_anew_what_shadow_models_change(case):
 
 
 def test_columns_and_the_order_of_metrics(case, full):
-    alone, backwards = audit(case, model=case["retrained"], retrained=None), audit(case, metrics=NAMES[::-1])
-    assert backwards.values == full.values
+    alone = audit(case, model=case["retrained"], retrained=None)
+    assert audit(case, metrics=NAMES[::-1]).values == full.values
     for name in NAMES:
         assert of(full.original, name)[name].why == "no shadow models were asked for"
-        assert audit(case, metrics=name).values == of(full.values, name)
         if name in ATTACKS:
             assert of(alone.values, name) == of(full.retrained, name) != of(full.values, name)
         else:  # the same for every model
@@ -204,19 +202,13 @@ def test_a_training_that_fails_is_given_as_the_reason(case, tmp_path):
     assert report["lira.auroc"].value is not None
 
 
-def state(model: nn.Module) -> tuple:
-    grads = [p.grad is None for p in model.parameters()]
-    return digest(model), [m.training for m in model.modules()], grads, list(model.state_dict())
-
-
 def test_models_and_random_numbers_are_left_alone(case, tmp_path):
     models, fresh = {"model": net(0), "retrained": net(1), "original": net(2)}, net(3)
     models["model"][1].eval()
-    before, random = [state(m) for m in (*models.values(), fresh)], torch.get_rng_state()
-    report = audit(case, **models, shadows=dataclasses.replace(case["shadows"], fresh=fresh, cache=tmp_path))
-    assert [state(m) for m in (*models.values(), fresh)] == before
+    before, random = [facts(m) for m in (*models.values(), fresh)], torch.get_rng_state()
+    assert_finite(with_shadows({**case, **models}, fresh=fresh, cache=tmp_path).values)
+    assert [facts(m) for m in (*models.values(), fresh)] == before
     assert torch.equal(torch.get_rng_state(), random)
-    assert_finite(report.values)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -224,10 +216,7 @@ def test_single_samples(case, count):
     some = singles(case, range(count))
     assert_finite(audit(case, **some).values)
     alone = audit(case, **some, test=None, metrics="klom")
-    if count == 1:
-        assert alone["klom"].why == "a single sample cannot be divided among shadow models"
-    else:
-        assert_finite(alone.values)
+    assert ("cannot be divided" in alone.values["klom"].why) if count == 1 else alone["klom.p95"].value >= 0
 
 
 def test_numbers_of_the_report_are_those_of_the_attacks(case):
@@ -279,7 +268,6 @@ def test_numbers_of_the_report_are_those_of_the_attacks(case):
         ({"method": Amnesiac()}, "updates"),
         ({"fresh": 3}, "Module for fresh"),
         ({"cache": 3}, "cache"),
-        ({"together": "perhaps"}, "true or false"),
     ],
 )
 def test_bad_settings_are_refused(given, words):

@@ -12,20 +12,12 @@ from purge.metrics.value import Value
 from purge.verdict.compare import Sign, missed_by, read_condition
 
 
-@pytest.mark.parametrize(
-    ("sign", "below", "equal", "above"),
-    [
-        (">", False, False, True),
-        (">=", False, True, True),
-        ("<", True, False, False),
-        ("<=", True, True, False),
-    ],
-)
-def test_a_bound_is_compared_but_for_rounding(sign, below, equal, above):
-    assert Sign(sign).holds(0.2, 0.3) is below
-    assert Sign(sign).holds(0.1 + 0.2, 0.3) is equal
-    assert Sign(sign).holds(0.3, 0.1 + 0.2) is equal
-    assert Sign(sign).holds(0.4, 0.3) is above
+@pytest.mark.parametrize(("sign", "holds"), [(">", "a"), (">=", "ae"), ("<", "b"), ("<=", "be")])
+def test_a_bound_is_compared_but_for_rounding(sign, holds):
+    assert Sign(sign).holds(0.2, 0.3) is ("b" in holds)
+    assert Sign(sign).holds(0.1 + 0.2, 0.3) is ("e" in holds)
+    assert Sign(sign).holds(0.3, 0.1 + 0.2) is ("e" in holds)
+    assert Sign(sign).holds(0.4, 0.3) is ("a" in holds)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from purge.core.errors import ModelError
 from purge.data.samples import Samples
 from purge.data.split import Split
-from purge.metrics.bootstrap import Array, matched, mean_value
+from purge.metrics.bootstrap import Array, matched, mean_value, some_rows
 from purge.metrics.metric import Measured, Metric
 from purge.metrics.value import Missing, Value
 from purge.models.forward import evaluating, forward, passing
@@ -247,9 +247,7 @@ class AuditedModel:
         """The one forward pass over a data set."""
         samples = self.samples(whole)
         n, (head, layers, _) = len(samples), self.anatomy()
-        rows = np.arange(n)
-        if n > FEATURE_SAMPLES:
-            rows = np.sort(np.random.default_rng(self.seed).choice(n, FEATURE_SAMPLES, replace=False))
+        rows = some_rows(n, FEATURE_SAMPLES, np.random.default_rng(self.seed))
         batches, features = [], []
         blocks: dict[str, list[Tensor]] = {name: [] for name in layers}
         nothing: AbstractContextManager[list[Tensor]] = nullcontext([])

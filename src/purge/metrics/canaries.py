@@ -22,7 +22,6 @@ import math
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
@@ -30,7 +29,7 @@ from purge.core.errors import MetricError
 from purge.data.planting import Canaries
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array
-from purge.metrics.likelihood import margins
+from purge.metrics.likelihood import Flags, margins
 from purge.metrics.metric import Metric, Words
 from purge.metrics.value import Value
 from purge.models.forward import logits
@@ -38,8 +37,6 @@ from purge.models.inspect import device_of
 
 SHARES = (1.0, 0.5, 0.2)  # of the canaries, the share that is guessed
 LARGEST = 60.0  # an ε that no number of canaries refutes
-
-Flags = NDArray[np.bool_]
 
 
 def epsilon_canaries(planted: Canaries, *, confidence: float = 0.95, delta: float = 0.0) -> Metric:

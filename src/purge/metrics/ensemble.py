@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from purge import __version__
-from purge.core.errors import ModelError, RunError
+from purge.core.errors import RunError
 from purge.core.progress import progress_line
 from purge.core.settings import as_dict
 from purge.core.store import Store, digest_of
@@ -33,18 +32,13 @@ from purge.engine.context import Context
 from purge.engine.precision import Precision, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
-from purge.engine.tensor_files import (
-    cpu_copies,
-    data_digest,
-    read_tensors,
-    write_tensors,
-)
+from purge.engine.tensor_files import data_digest, read_tensors, write_tensors
 from purge.engine.trainer import diverged, fit
 from purge.metrics.audited import AuditedModel
-from purge.metrics.bootstrap import Array, Classes
+from purge.metrics.bootstrap import Array, Classes, some_rows
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.value import Missing
-from purge.models.checkpoint import digest, tensors_digest, tensors_of
+from purge.models.checkpoint import digest, tensors_of
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import copied, keep_frozen, reinitialised
 from purge.models.forward import logits
@@ -58,7 +52,7 @@ Kind = Literal["original", "unlearned", "retrained"]
 MOST = 5000  # forget samples, and samples of the population, that are looked at
 SMALL = 1_000_000  # models with fewer weights than this are trained together
 AT_ONCE = 32  # models trained together
-FORM = 3  # of the files; a change of this number invalidates the cache, as other versions of these two do
+FORM = 4  # of the files; a change of this number invalidates the cache, as other versions of these two do
 MADE_BY = (__version__, str(torch.__version__))
 NO_METHOD = "no unlearning method was given to the shadow models (Shadows(method=…))"
 FIX = "pass cache=…, a folder with space that can be written"
@@ -143,35 +137,23 @@ class Ensemble:
         sets = dict.fromkeys(which, self.split.retain)
         if kind == "original":
             sets = {i: self._pool.select(torch.cat([kept, self._seen_by(i)])) for i in which}
-        size = AT_ONCE if self._together else 1
+        # Small ones together: 16 took a third of the time on an H200, half on a CPU. Compiling is for one.
+        small = sum(p.numel() for p in self._model.parameters()) < SMALL and not recipe.compile
+        size = AT_ONCE if small and not self.split.retain.streamed else 1
         for n in sorted({len(own) for own in sets.values()}):  # halves of an odd number differ by one
             alike = [i for i in which if len(sets[i]) == n]
             check_augment(sets[alike[0]], recipe.augment, recipe.colour)
             for at in range(0, len(alike), size):
                 yield from self._fitted(kind, {i: sets[i] for i in alike[at : at + size]})
 
-    @property
-    def _together(self) -> bool:
-        """Whether to train many at once: 16 small ones took a third of the time on an H200, half on a CPU."""
-        if self.shadows.recipe.compile:  # which is for a single model
-            return False
-        small = sum(p.numel() for p in self._model.parameters()) < SMALL
-        wanted = self.shadows.together
-        return (small and not self.split.retain.streamed) if wanted is None else wanted
-
     def _fitted(self, kind: Kind, group: dict[int, Samples]) -> Iterator[tuple[int, nn.Module]]:
         models, seeds = [self._drawn(kind, i) for i in group], [self._seed(kind, i) for i in group]
         try:
             with seeded(seeds[0], self.device):
                 histories, _ = fit(models, [*group.values()], self.shadows.recipe, seeds=seeds)
-        except RuntimeError as error:  # vmap does not support the network, or memory is short
+        except RuntimeError:  # vmap does not support the network, or memory is short
             if len(group) == 1:
                 raise
-            if self.shadows.together:
-                got = f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}".rstrip(".")
-                raise ModelError(
-                    "a network that can be trained many at once", got, "leave together out"
-                ) from error
             for i, own in group.items():
                 yield from self._fitted(kind, {i: own})
             return
@@ -184,13 +166,18 @@ class Ensemble:
         method, split = self.shadows.method, self.split
         assert method is not None
         for i in which:
-            model, seed = self._drawn("original", i), self._seed("unlearned", i)
-            model.load_state_dict({**model.state_dict(), **self._weights(i)})
+            seed = self._seed("unlearned", i)
+            if (weights := read_tensors(self._path("original", i, "-weights"))) is None:  # damaged
+                ((_, model),) = self._trained("original", [i])
+            else:
+                model = self._drawn("original", i)
+                model.load_state_dict({**model.state_dict(), **weights})
             forget = self._pool.select(self._seen_by(i))
-            forgotten = set(forget.labels.tolist()) - set(split.retain.labels.tolist())
-            own = Split(
-                forget, split.retain, self._not_seen_by(i), split.classes, frozenset(forgotten), split.names
-            )
+            new = torch.ones(len(self._test), dtype=torch.bool)  # of the test set, what it has not seen
+            new[self.unseen[torch.from_numpy(self.inside[i, len(self.forget) :])]] = False
+            test = self._test.select(new.nonzero()[:, 0]) if bool(new.any()) else None
+            forgotten = frozenset(forget.labels.tolist()) - set(split.retain.labels.tolist())
+            own = Split(forget, split.retain, test, split.classes, forgotten, split.names)
             fresh = self._drawn("unlearned", i)
             run = Run(
                 model, own, Context(self.device, seed, self._precision), stop=method.stop, fresh=fresh,
@@ -202,17 +189,6 @@ class Ensemble:
                 method.run(model, own, run)
             yield i, model
 
-    def _weights(self, i: int) -> dict[str, Tensor]:
-        """The weights of an original shadow model; one whose file was damaged is made again."""
-        path = self._path("original", i)
-        if (kept := read_tensors(path)) is None:
-            path.unlink(missing_ok=True)
-            del self._found["original"]
-            self.signals("original")
-            kept = read_tensors(path)
-        assert kept is not None
-        return {k[2:]: v for k, v in kept.items() if k.startswith("w.")}
-
     @property
     def _precision(self) -> Precision:
         """That of :func:`purge.unlearn`."""
@@ -222,12 +198,6 @@ class Ensemble:
     def _seen_by(self, i: int) -> Tensor:
         """The rows of the pool with the targets that shadow model i was trained on."""
         return len(self.split.retain) + torch.from_numpy(np.flatnonzero(self.inside[i]))
-
-    def _not_seen_by(self, i: int) -> Samples | None:
-        """The test set without the targets that shadow model i was trained on; None if nothing is left."""
-        left = torch.ones(len(self._test), dtype=torch.bool)
-        left[self.unseen[torch.from_numpy(self.inside[i, len(self.forget) :])]] = False
-        return self._test.select(left.nonzero()[:, 0]) if bool(left.any()) else None
 
     @cached_property
     def _pool(self) -> Samples:
@@ -269,10 +239,9 @@ class Ensemble:
             lambda part, at: logits(model, getattr(self.split, part), at).double().cpu().numpy()
         )
         _finite(bool(np.isfinite(phi).all()), i)
-        weights = tensors_of(model) if kind == "original" else {}  # for other methods to start from
-        held = cpu_copies({"phi": torch.from_numpy(phi), **{f"w.{k}": v for k, v in weights.items()}})
-        alone = {"phi": tensors_digest({"phi": held["phi"]})}  # so that φ is checked without the weights
-        write_tensors(self._path(kind, i), held, fix=FIX, metadata=alone)
+        if kind == "original":  # for methods to start from
+            write_tensors(self._path(kind, i, "-weights"), tensors_of(model), fix=FIX)
+        write_tensors(self._path(kind, i), {"phi": torch.from_numpy(phi)}, fix=FIX)
 
     def _read_all(self, kind: Kind) -> Array | None:
         each = [self._read(kind, i) for i in range(self.shadows.number)]
@@ -281,16 +250,11 @@ class Ensemble:
 
     def _read(self, kind: Kind, i: int) -> Array | None:
         """φ under a model that was made before; None if there is none, or only a damaged file."""
-        try:
-            with safe_open(self._path(kind, i), "pt") as file:
-                tensor, recorded = file.get_tensor("phi"), (file.metadata() or {}).get("phi")
-                phi: Array = tensor.numpy()
-                return phi if recorded in (None, tensors_digest({"phi": tensor})) else None
-        except (SafetensorError, OSError):
-            return None
+        kept = read_tensors(self._path(kind, i))
+        return None if kept is None else np.asarray(kept["phi"].numpy())
 
-    def _path(self, kind: Kind, i: int) -> Path:
-        return self._folder / f"{self._name(kind)}-{i:03}.safetensors"
+    def _path(self, kind: Kind, i: int, what: str = "") -> Path:
+        return self._folder / f"{self._name(kind)}-{i:03}{what}.safetensors"
 
     def _name(self, kind: Kind) -> str:
         return f"{kind}-{self._method_digest}" if kind == "unlearned" else kind
@@ -320,8 +284,7 @@ class Ensemble:
 
 def _some(rows: Tensor, most: int, rng: np.random.Generator) -> Tensor:
     """A random choice of at most so many of the rows, in order."""
-    chosen = rng.permutation(len(rows))[:most]
-    return rows[torch.from_numpy(np.sort(chosen))]
+    return rows[torch.from_numpy(some_rows(len(rows), most, rng))]
 
 
 def _halves(number: int, targets: int, seed: int) -> Flags:

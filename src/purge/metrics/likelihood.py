@@ -46,8 +46,8 @@ def likelihood_ratio(phi: Array, shadows: Array, inside: Flags) -> Array:
     means. U-LiRA's p_f / (p_f + p_n) is the logistic function of this; the logarithm has the same order
     and does not round clear cases to 1.
     """
-    densities = [_log_normal(phi, *gaussians(shadows, chosen)) for chosen in (inside, ~inside)]
-    return densities[0] - densities[1]
+    (m_in, s_in), (m_out, s_out) = (gaussians(shadows, chosen) for chosen in (inside, ~inside))
+    return (((phi - m_out) / s_out) ** 2 - ((phi - m_in) / s_in) ** 2) / 2 + np.log(s_out / s_in)
 
 
 def gaussians(phi: Array, chosen: Flags) -> tuple[Array, Array]:
@@ -60,11 +60,6 @@ def gaussians(phi: Array, chosen: Flags) -> tuple[Array, Array]:
     else:
         variance = np.full(len(count), squares.sum() / (count - 1).sum())
     return mean, np.maximum(np.sqrt(variance), LEAST_SPREAD)
-
-
-def _log_normal(x: Array, mean: Array, deviation: Array) -> Array:
-    """The log-density of a Gaussian, less a constant."""
-    return -(((x - mean) / deviation) ** 2) / 2 - np.log(deviation)
 
 
 def rmia(phi: Array, population: Array, typical: Array, typical_population: Array, a: float = 0.3) -> Array:

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from purge.metrics.audited import AuditedModel, Hits, Labels, once
-from purge.metrics.bootstrap import Array
-from purge.metrics.robustness import distance_between
+from purge.metrics.bootstrap import Array, interval, mean_draws, some_rows
 from purge.metrics.value import Missing, Value
 from purge.models.inspect import device_of
 
@@ -39,6 +38,14 @@ def forgotten_and_others(audited: AuditedModel) -> tuple[Labelled, Labelled]:
     x, y = audited.labelled_features("test")
     forgotten = np.isin(y, classes)
     return (x[forgotten], y[forgotten]), (x[~forgotten], y[~forgotten])
+
+
+def distance_between(ours: Hits, theirs: Hits, seed: int) -> Value:
+    """|difference of two means over the same samples|, with the interval of the difference folded."""
+    change = ours.astype(np.float64) - theirs
+    low, high = interval(mean_draws(change, seed))
+    ends = abs(low), abs(high)
+    return Value(abs(float(change.mean())), 0.0 if low <= 0 <= high else min(ends), max(ends), len(change))
 
 
 # -- a linear probe ----------------------------------------------------------------------------
@@ -191,9 +198,9 @@ def silhouette(audited: AuditedModel) -> Value:
     (forgotten, labels), others = forgotten_and_others(audited)
     rest, y = others if audited.split.forget_classes else audited.labelled_features("test")
     rng = np.random.default_rng(audited.seed)
-    groups = [x[_some(rng, len(x), SIDE)] for x in (forgotten, others[0])]
-    shown = _some(rng, len(forgotten), POINTS // 4)
-    beside = _some(rng, len(rest), POINTS - len(shown))
+    groups = [x[some_rows(len(x), SIDE, rng)] for x in (forgotten, others[0])]
+    shown = some_rows(len(forgotten), POINTS // 4, rng)
+    beside = some_rows(len(rest), POINTS - len(shown), rng)
     at = plane(np.concatenate([forgotten[shown], rest[beside]]))
     audited.curves["features"] = {
         "x": [float(f"{v:.4g}") for v in at[:, 0]],
@@ -205,11 +212,6 @@ def silhouette(audited: AuditedModel) -> Value:
     if min(sizes) < 2:
         raise Missing("two groups need at least two samples each")
     return Value(float(silhouette_score(np.concatenate(groups), np.repeat([1, 0], sizes))), n=sum(sizes))
-
-
-def _some(rng: np.random.Generator, n: int, most: int) -> Labels:
-    """The numbers below n, or a choice of ``most`` of them, in order."""
-    return np.sort(rng.choice(n, min(n, most), replace=False))
 
 
 def plane(x: Array) -> Array:

@@ -41,7 +41,6 @@ class Shadows:
         method: how the audited model was unlearned; None: no attack on unlearning.
         fresh: an untrained model; None: the audited one with weights drawn anew.
         cache: folder where they are kept; None: $PURGE_CACHE/shadows.
-        together: train many at once; None: where that is faster.
         precision: of unlearning; None: that of the audited Result, or of the device.
 
     Example:
@@ -58,7 +57,6 @@ class Shadows:
     method: Method | None = None
     fresh: nn.Module | None = None
     cache: str | os.PathLike[str] | None = None
-    together: bool | None = None
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
@@ -84,9 +82,8 @@ def _ensemble(audited: AuditedModel) -> Ensemble:
     return audited.shadows
 
 
-def _of_targets(name: str, scores: Array, audited: AuditedModel) -> dict[str, Value]:
+def _of_targets(name: str, scores: Array, audited: AuditedModel, ensemble: Ensemble) -> dict[str, Value]:
     """How well scores of the targets tell forgotten from unseen samples."""
-    ensemble = _ensemble(audited)
     inside, outside = np.split(scores, [len(ensemble.forget)])
     return told_apart(audited, name, inside, outside, ensemble.target_classes)
 
@@ -95,7 +92,7 @@ def _lira(audited: AuditedModel, name: str, kind: Kind) -> Measured:
     ensemble = _ensemble(audited)
     n, shadows = ensemble.targets, ensemble.signals(kind)
     scores = likelihood_ratio(ensemble.of(audited)[:n], shadows[:, :n], ensemble.inside)
-    return _of_targets(name, scores, audited)
+    return _of_targets(name, scores, audited, ensemble)
 
 
 lira = partial(_lira, name="lira", kind="original")
@@ -114,7 +111,7 @@ def rmia(audited: AuditedModel) -> Measured:
         if row in where:
             seen[:, at] = ensemble.inside[:, where[row]]
     typical = typical_probability(shadows, np.concatenate([ensemble.inside, seen], 1))
-    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited)
+    return _of_targets("rmia", likelihood.rmia(x, z, typical[:n], typical[n:]), audited, ensemble)
 
 
 def _compared(

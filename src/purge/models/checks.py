@@ -25,7 +25,7 @@ from purge.models.forward import as_classes, dtype_of, evaluating, forward, logi
 from purge.models.hooks import capture, training_flags_kept
 from purge.models.inspect import anatomy
 from purge.models.wrappers import check_kind, unwrapped
-from purge.verdict.roles import Role, Slot
+from purge.verdict.numbers import Role, Slot
 
 logger = logging.getLogger("purge")
 

@@ -37,7 +37,7 @@ from purge.runs.folder import (
 from purge.runs.make import check_recorded, needed
 from purge.runs.requests import Request, both, cut, read_truth, rows_of
 from purge.runs.words import like_first, reference_command, request_words
-from purge.verdict.roles import Role, Slot
+from purge.verdict.numbers import Role, Slot
 
 
 def audit_run(

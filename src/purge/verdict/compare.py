@@ -23,15 +23,8 @@ class Sign(StrEnum):
 
     def holds(self, value: float, bound: float) -> bool:
         """Does the comparison hold, but for rounding?"""
-        match self:
-            case Sign.ABOVE:
-                return beyond(value, bound) > 0
-            case Sign.AT_LEAST:
-                return beyond(bound, value) == 0
-            case Sign.BELOW:
-                return beyond(bound, value) > 0
-            case Sign.AT_MOST:
-                return beyond(value, bound) == 0
+        above, below = beyond(value, bound) > 0, beyond(bound, value) > 0
+        return {">": above, ">=": not below, "<": below, "<=": not above}[self]
 
 
 GoalSide = Literal["least", "most", "near"]

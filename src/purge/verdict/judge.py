@@ -12,7 +12,7 @@ from typing import Any
 from purge.verdict import rules
 from purge.verdict.findings import Against, Compared, Evidence, Finding, Headline, Help, Verdict, WhyOpen
 from purge.verdict.numbers import Number, Numbers, Report, beyond, described
-from purge.verdict.rules import Level, Part, Rule, Topic
+from purge.verdict.rules import Level, Part, Question, Rule, Topic
 
 
 def verdict_of(report: Report) -> Verdict:
@@ -35,16 +35,20 @@ def verdict_of(report: Report) -> Verdict:
     return _headline((*findings, *_unchecked(numbers)))
 
 
+FAILED_AT: dict[Question | None, Headline] = {
+    Question.MEMORY: Headline.CONTRADICTED, Question.DISTANCE: Headline.TOLD_APART,
+    Question.RETAINED: Headline.DAMAGED,
+}  # fmt: skip
+
+
 def _headline(findings: tuple[Finding, ...]) -> Verdict:
     failed = [f for f in findings if f.level is Level.FAILED]
+    memory = [f for f in findings if f.rule.question is Question.MEMORY]
     if failed:
-        milder = {Topic.DAMAGE: Headline.DAMAGED, Topic.DISTANCE: Headline.TOLD_APART}
-        basis = next((f for f in failed if f.topic not in milder), failed[0])
-        kind = milder.get(basis.topic, Headline.CONTRADICTED)
-        return Verdict(Level.FAILED, kind, findings, basis)
-    about = [f for f in findings if f.topic in (Topic.FORGETTING, Topic.MEMBERSHIP)]
-    proofs = [f for f in about if f.level is Level.SHOWN and f.rule.decides]
-    parts = {f.part for f in about} - {Part.WHOLE} - {f.part for f in proofs}
+        basis = next((f for f in memory if f.level is Level.FAILED), failed[0])
+        return Verdict(Level.FAILED, FAILED_AT[basis.rule.question], findings, basis)
+    proofs = [f for f in memory if f.level is Level.SHOWN and f.rule.decides]
+    parts = {f.part for f in memory} - {Part.WHOLE} - {f.part for f in proofs}
     if proofs and not parts:
         return Verdict(Level.SHOWN, Headline.NOT_CONTRADICTED, findings, proofs[0])
     return Verdict(Level.UNKNOWN, Headline.OPEN, findings, None, tuple(sorted(parts)))
@@ -151,9 +155,8 @@ def exactly_forgotten(run: Mapping[str, Any]) -> bool:
     claim = run.get("exact") or {}
     counts = isinstance(run.get("retain_samples"), int) and isinstance(run.get("forget_samples"), int)
     verified = claim.get("same_before") is True and claim.get("rest_kept") is True
-    untouched = bool(claim.get("weights")) and claim["weights"] == run.get(
-        "digest"
-    )  # not edited after the run
+    weights = claim.get("weights")
+    untouched = bool(weights) and weights == run.get("digest")  # not edited after the run
     return isinstance(claim.get("off"), float) and counts and verified and untouched
 
 
@@ -186,9 +189,8 @@ def _worst_class(numbers: Numbers) -> list[Finding]:
         compared.append(Compared(ours[k], aim[k], side, off, rule.margin, _place(off, rule)))
     if not compared:
         return []
-    level = next(
-        one for one in (Level.FAILED, Level.UNKNOWN, Level.SHOWN) if one in {c.level for c in compared}
-    )
+    found = {c.level for c in compared}
+    level = next(one for one in (Level.FAILED, Level.UNKNOWN, Level.SHOWN) if one in found)
     worst = max((c for c in compared if c.level is level), key=lambda c: _furthest(c, rule))
     help_ = Help.MORE_SAMPLES if level is Level.UNKNOWN else None
     return [Finding(rule, level, Evidence((worst, *(c for c in compared if c is not worst)), help=help_))]
@@ -235,9 +237,8 @@ def _distance(numbers: Numbers) -> list[Finding]:
             before = numbers.get(v.name, "original")
             tells = before is not None and _as_close(metric, before, floor) is Level.FAILED
             level, factor = _as_close(metric, v, floor), _factor(floor)
-            compared.append(
-                Compared(v, floor, Against.FLOOR, v.minus(floor), factor, level, before, tells=tells)
-            )
+            off = v.minus(floor)
+            compared.append(Compared(v, floor, Against.FLOOR, off, factor, level, before, tells=tells))
     if not compared:
         main, help_ = numbers.get("agreement"), Help.SECOND_RETRAINED
         evidence = Evidence(measured=main, missing=WhyOpen.FLOOR, help=help_)

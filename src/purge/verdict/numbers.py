@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import NormalDist
 from typing import Any
 
@@ -44,6 +45,27 @@ def unit_in(metric: Mapping[str, Any], name: str) -> str:
 def scaled(value: float, unit: str) -> float:
     """A value as people read and write it: shares in percent, everything else as it is."""
     return 100 * value if unit == "share" else value
+
+
+class Role(StrEnum):
+    """What a model is in an audit."""
+
+    AUDITED = "audited"
+    RETRAINED = "retrained"
+    ORIGINAL = "original"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a model in an audit; of several retrained ones, 0 is the one to compare with."""
+
+    role: Role
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name that files have for it: retrained, retrained 1, …"""
+        return f"{self.role} {self.number}" if self.number else str(self.role)
 
 
 @dataclass(frozen=True)
