@@ -235,11 +235,10 @@ def test_images_work_with_a_data_loader():
         ({"pixels": pixels()[0]}, "(3, 8, 8)"),
         ({"pixels": pixels().numpy()}, "ndarray"),
         ({"labels": EVERY[:5]}, "(5,)"),
-        ({"labels": torch.eye(12).long()}, "(12, 12)"),
+        ({"labels": 1 - torch.eye(12).long()}, "other rows of 12"),
         ({"labels": EVERY.float()}, "torch.float32"),
         ({"labels": EVERY - 3}, "-3"),
-        ({"labels": EVERY > 2}, "torch.bool"),
-        ({"labels": ["a"] * 12}, "list"),
+        ({"labels": ["a"] * 12}, "str"),
     ],
 )
 def test_pixels_labels_and_options_that_cannot_be_are_refused(options, got):

@@ -16,7 +16,8 @@ from torch import Tensor
 from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
 from purge.data.backends import Backend
-from purge.data.formats.source import MOST_CLASSES, class_names
+from purge.data.classes import as_labels
+from purge.data.formats.source import class_names
 from purge.data.identity import Seen
 from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
 from purge.data.samples import Origin, Samples
@@ -356,25 +357,3 @@ def recoloured(x: Tensor, colours: Tensor) -> Tensor:
     gain, shift = colours.to(x.dtype)[..., None, None].unbind(2)  # each (B, C, 1, 1)
     mean = x.mean((2, 3), keepdim=True)
     return mean + (x - mean) * gain + shift
-
-
-def as_labels(y: Any, n: int, what: str) -> Tensor:
-    """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
-    try:
-        y = torch.as_tensor(y)
-        odd = inputs.unusable(y)
-        if not odd and (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):
-            odd = str(y.dtype)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        odd = type(y).__name__
-    if odd:
-        raise DataError(f"whole numbers as labels in {what}", odd, "convert them with y.long()")
-    if y.shape != (n,):
-        got, fix = str(tuple(y.shape)), "pass class indices, not one-hot rows"
-        raise DataError(f"one label per sample in {what}, shape ({n},)", got, fix)
-    labels: Tensor = y.detach().long().cpu()
-    low, high = (int(labels.min()), int(labels.max())) if n else (0, 0)
-    if low < 0 or high >= MOST_CLASSES:
-        got, fix = str(low if low < 0 else high), "number the classes 0 … K-1"
-        raise DataError(f"labels from 0 to {MOST_CLASSES - 1} in {what}", got, fix)
-    return labels

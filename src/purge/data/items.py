@@ -24,7 +24,6 @@ INPUT_KEYS = ("image", "img", "x", "input", "inputs", "features", "data")  # of 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
 
 ADAPT = "adapt=lambda item: (inputs, label)"
-LABEL_TYPES = (int, np.integer, np.bool_, str, Tensor, np.ndarray, list)
 
 Adapt = Callable[[Any], Any]
 
@@ -37,12 +36,6 @@ class Form:
     id_of: IdOf = None  # column, key or position of the owner, or the owners themselves
     adapt: Adapt | None = None  # from one item to (inputs, label) or (inputs, label, id)
     owned: bool = False  # the owners are needed: look for them where they usually are
-
-    def __post_init__(self) -> None:
-        if self.adapt is not None and not callable(self.adapt):
-            raise DataError("a function as adapt", brief(self.adapt), f"pass {ADAPT}")
-        if self.label is not None and not isinstance(self.label, str):
-            raise DataError("the name of a column or key as label", brief(self.label), 'pass label="churned"')
 
     @property
     def explicit(self) -> bool:
@@ -70,35 +63,35 @@ class Item(NamedTuple):
 
 def collated(items: Sequence[Any], form: Form, collate: Callable[[Any], Any] | None, what: str) -> Item:
     """Items of any form as a batch."""
-    if form.adapt is not None:
-        each = [_adapted(form.adapt(item), what) for item in items]
-        xs, labels, owners = map(list, zip(*each, strict=True))
-        return Item(stacked(xs, what), labels, owners)
-    owners = [owner_in(item, form) for item in items]
-    if collate is not None:
+    if collate is not None and form.adapt is None:
         x, y = input_and_label(collate(list(items)), what, form.label)
         x = as_tensors(x, what)
         if {len(t) for t in inputs.leaves(x)} != {len(items)}:
             got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
             raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
-        return Item(x, list(y.detach().cpu() if isinstance(y, Tensor) else y), owners)
-    pairs = [input_and_label(item, what, form.label) for item in items]
-    xs, labels = [as_tensors(x, what) for x, _ in pairs], [y for _, y in pairs]
+        labels = list(y.detach().cpu() if isinstance(y, Tensor) else y)
+        return Item(x, labels, [owner_in(item, form) for item in items])
+    xs, labels, owners = [], list[Any](), list[Any]()
+    for item in items:
+        if form.adapt is None:
+            (x, y), owner = input_and_label(item, what, form.label), owner_in(item, form)
+        else:
+            adapted = form.adapt(item)
+            if not isinstance(adapted, (tuple, list)) or len(adapted) not in (2, 3):
+                expected = f"(inputs, label) or (inputs, label, id) from adapt for {what}"
+                raise DataError(expected, type(adapted).__name__, f"pass {ADAPT}")
+            x, y, owner = (*adapted, None)[:3]
+        xs.append(as_tensors(x, what))
+        labels.append(y)
+        owners.append(owner)
     if odd := inputs.unusable((xs[0], labels[0])):
         raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
-    if not isinstance(labels[0], LABEL_TYPES):
-        fix = f"return int labels, names of classes or one-hot rows, or pass {ADAPT}"
-        raise DataError(f"whole numbers as labels in {what}", type(labels[0]).__name__, fix)
-    return Item(stacked(xs, what), labels, owners)
-
-
-def _adapted(item: Any, what: str) -> tuple[Inputs, Any, Any]:
-    """What the caller's function returned: inputs, label and perhaps an id."""
-    several = isinstance(item, (tuple, list))
-    if not several or len(item) not in (2, 3):
-        got = f"{len(item)} values" if several else type(item).__name__
-        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
-    return as_tensors(item[0], what), item[1], item[2] if len(item) == 3 else None
+    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
+    if len(shapes) > 1:
+        two = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
+        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
+        raise DataError(f"inputs of one shape in {what}", two, fix)
+    return Item(inputs.apply(lambda *ts: torch.stack(ts), *xs), labels, owners)
 
 
 def owner_in(item: Any, form: Form) -> Any:
@@ -119,16 +112,6 @@ def owner_in(item: Any, form: Form) -> Any:
         raise DataError(f"{what} as id_of", brief(key), fix) from None
 
 
-def stacked(xs: Sequence[Inputs], what: str) -> Inputs:
-    """The inputs of several items as one batch."""
-    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
-    if len(shapes) > 1:
-        two = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
-        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
-        raise DataError(f"inputs of one shape in {what}", two, fix)
-    return inputs.apply(lambda *ts: torch.stack(ts), *xs)
-
-
 def input_and_label(item: Any, what: str = "the dataset", label: str | None = None) -> tuple[Any, Any]:
     """The input and the label in an item (or a batch): of a tuple the first two, of a dict the usual keys.
 
@@ -137,30 +120,24 @@ def input_and_label(item: Any, what: str = "the dataset", label: str | None = No
     >>> input_and_label({"input_ids": 1, "attention_mask": 2, "label": 0, "text": "…"})
     ({'input_ids': 1, 'attention_mask': 2}, 0)
     """
-    got, fix = type(item).__name__, f"return an input and its label, name the key in label=, or pass {ADAPT}"
+    got = type(item).__name__ if label is None else f"{label!r} for {type(item).__name__}"
     if isinstance(item, Mapping):
+        there = [key for key in item if item[key] is not None and key != label]
+        targets = [key for key in LABEL_KEYS if key in there] if label is None else [label]
+        named = [key for key in MODEL_KEYS if key in there]
+        usual = [*named, *(key for key in INPUT_KEYS if key in there)]
         if label is not None and label not in item:
-            fix = did_you_mean(label, map(str, list(item)[:20]))
+            fix = did_you_mean(str(label), map(str, list(item)[:20]))
             raise DataError(f"a key of the items of {what} as label", brief(label), fix)
-        targets = _there(item, LABEL_KEYS) if label is None else [label]
-        named, usual = _there(item, MODEL_KEYS, label), _there(item, INPUT_KEYS, label)
-        if targets and len(named) > 1:
-            return {key: item[key] for key in named}, item[targets[0]]
-        if targets and (named or usual):
-            return item[(named or usual)[0]], item[targets[0]]
+        if targets and usual:
+            x = {key: item[key] for key in named} if len(named) > 1 else item[usual[0]]
+            return x, item[targets[0]]
         got = f"a dict of {', '.join(map(repr, list(item)[:12]))}"
-    elif isinstance(item, (tuple, list)) and len(item) >= 2:
-        if label is None:
-            return item[0], item[1]
-        got, fix = f"{label!r} for {got}", f"leave label out, or pass {ADAPT}"
-        raise DataError(f"items of {what} as dicts if label= names a key", got, fix)
+    elif isinstance(item, (tuple, list)) and len(item) >= 2 and label is None:
+        return item[0], item[1]
     expected = f"items (x, y), or dicts with an input such as 'pixel_values' and a 'label', in {what}"
+    fix = f"return an input and its label, name the key of dicts in label=, or pass {ADAPT}"
     raise DataError(expected, got, fix)
-
-
-def _there(item: Mapping[Any, Any], keys: Sequence[str], label: str | None = None) -> list[str]:
-    """The keys that an item has something under, but for that of the label."""
-    return [key for key in keys if item.get(key) is not None and key != label]
 
 
 def as_tensors(x: Any, what: str) -> Inputs:
