@@ -174,7 +174,7 @@ def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch)
 
 def test_two_threads_that_want_the_same_entry_decode_it_once(tmp_path, cache, monkeypatch):
     made = tree(tmp_path / "own", {"a": 50, "b": 50})
-    both, real = threading.Barrier(2, timeout=20), purge.data.decode.form_of
+    both, real = threading.Barrier(2, timeout=20), purge.data.decode.form_from
     decoded: list[Any] = []
     decode = purge.data.decode.decode
 
@@ -182,7 +182,7 @@ def test_two_threads_that_want_the_same_entry_decode_it_once(tmp_path, cache, mo
         both.wait()
         return real(*args)
 
-    monkeypatch.setattr(purge.data.decode, "form_of", meet)
+    monkeypatch.setattr(purge.data.decode, "form_from", meet)
     monkeypatch.setattr(purge.data.decode, "decode", lambda *args: decoded.append(1) or decode(*args))
     with ThreadPoolExecutor(2) as pool:
         for train, _ in pool.map(load, [tmp_path / "own"] * 2):

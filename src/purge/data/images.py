@@ -30,14 +30,13 @@ class Pixels(Backend):
 
     def __init__(
         self, store: Any, mean: tuple[float, ...], std: tuple[float, ...], size: int | None,
-        channels: int | None, device_fraction: float, transform: Callable[[Tensor], Tensor] | None,
+        channels: int | None, transform: Callable[[Tensor], Tensor] | None,
     ) -> None:  # fmt: skip
         self.store = store  # a tensor (N, C, H, W), or what decodes the rows that it is asked for
         self.streamed = not isinstance(store, Tensor)
         self.mean, self.std, self.size, self.channels = mean, std, size, channels or store.shape[1]
         self.home, self.pixel_shape = store.device, tuple(store.shape[1:])
-        self.device_fraction, self.transform = device_fraction, transform
-        self.seen, self.dtype = Seen(), torch.float32
+        self.transform, self.seen, self.dtype = transform, Seen(), torch.float32
         self._deliver_to(store.device)
         h, w = (size, size) if size else store.shape[2:]
         self.shape: tuple[int, ...] = (self.channels, h, w)
@@ -60,12 +59,12 @@ class Pixels(Backend):
         there.dtype = dtype
         if not self.streamed and device != self.store.device:
             size = self.bytes(len(self) if rows is None else len(rows))
-            if fits(size, device, self.device_fraction):
+            if fits(size, device):
                 there.store, there.seen, rows = self._copied_to(rows, device), Seen(), None
                 there.home = device
             else:
                 say_once(
-                    f"The images ({size / 1e9:.1f} GB) do not fit into {self.device_fraction:.0%} of "
+                    f"The images ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of "
                     f"the free memory of {device}: they stay in host memory and are copied ahead of use."
                 )
         there._deliver_to(device)
@@ -164,7 +163,6 @@ class Images(Samples):
         ids: a number for each image, by which images of one source are told apart; by default its row.
         paths: of all images of the source, by their ids.
         source: a name that images of the same origin share; by default one of its own.
-        device_fraction: share of the free memory of a device that the pixels may take up.
         transform: a function from a batch of scaled images to a batch, applied last; it must not draw random
             numbers.
 
@@ -190,17 +188,16 @@ class Images(Samples):
         ids: Tensor | None = None,
         paths: Sequence[str] = (),
         source: str = "",
-        device_fraction: float = DEVICE_FRACTION,
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        decoding = getattr(pixels, "decodes", False)  # a Shelf: see streamed.py
+        decoding = getattr(pixels, "decodes", False)  # a Shelf: see decode.py
         # In place of pixels that are decoded when they are asked for a tensor that takes a single byte.
         checked = torch.zeros(1, dtype=torch.uint8).expand(pixels.shape) if decoding else pixels
         _check_images(checked, size, channels, ids)
         n, own = pixels.shape[:2]
         mean, std = per_channel(mean, "mean", own), per_channel(std, "std", own)
         super().__init__(
-            Pixels(pixels, mean, std, size, channels, device_fraction, transform),
+            Pixels(pixels, mean, std, size, channels, transform),
             as_labels(labels, n, "the images"),
             ids=ids,
             origin=Origin(source or uuid.uuid4().hex),

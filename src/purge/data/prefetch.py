@@ -22,9 +22,9 @@ AHEAD = 3  # batches gathered and copied before they are asked for
 Order: TypeAlias = "Tensor | Sequence[Tensor]"  # the index tensor of each batch
 
 
-def fits(size: int, device: torch.device, fraction: float = DEVICE_FRACTION) -> bool:
+def fits(size: int, device: torch.device) -> bool:
     """Do ``size`` bytes fit into a share of the free memory of the device?"""
-    return device.type != "cuda" or size <= fraction * torch.cuda.mem_get_info(device)[0]
+    return device.type != "cuda" or size <= DEVICE_FRACTION * torch.cuda.mem_get_info(device)[0]
 
 
 @cache
