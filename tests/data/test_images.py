@@ -275,10 +275,10 @@ def test_images_kept_in_host_memory_are_the_same_images(size, part, caplog, monk
     monkeypatch.setattr(prefetch, "DEVICE_FRACTION", 0.5)
     there = whole.to("cuda")
     assert len(caplog.records) == 1
-    assert there.resident
+    assert there.backend.resident
     assert there.pixels.device.type == there.device.type == host.device.type == "cuda"
     for far in (host, again):
-        assert not far.resident
+        assert not far.backend.resident
         assert far.pixels.device.type == "cpu"
         assert far.backend.store.data_ptr() == whole.backend.store.data_ptr()
     g = torch.Generator().manual_seed(1)

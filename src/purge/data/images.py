@@ -19,7 +19,7 @@ from purge.data.backends import Backend
 from purge.data.classes import as_labels
 from purge.data.formats.source import class_names
 from purge.data.identity import Seen
-from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+from purge.data.prefetch import Order, copied_ahead, fits
 from purge.data.samples import Origin, Samples
 
 
@@ -40,8 +40,20 @@ class Pixels(Backend):
         self._deliver_to(store.device)
         h, w = (size, size) if size else store.shape[2:]
         self.shape: tuple[int, ...] = (self.channels, h, w)
-        if transform is not None:
-            self.shape = self._transformed_shape()
+        if transform is None:
+            return
+        pixels = store[:2]  # it is tried on two of them
+        try:
+            once, again = self._prepared(pixels), self._prepared(pixels)
+            got = f"a batch of shape {tuple(once.shape)} for {len(pixels)} images"
+            if once.ndim == 4 and len(once) == len(pixels):
+                got = "" if torch.equal(once, again) else "random ones"
+        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
+            got = first_line(error)
+        if got:
+            what = "the same float images (B, C, H, W) from the transform each time"
+            raise DataError(what, got, "return an image for each, and leave what is random to augment")
+        self.shape = tuple(once.shape[1:])
 
     def __len__(self) -> int:
         return int(self.store.shape[0])
@@ -59,14 +71,9 @@ class Pixels(Backend):
         there.dtype = dtype
         if not self.streamed and device != self.store.device:
             size = self.bytes(len(self) if rows is None else len(rows))
-            if fits(size, device):
+            if fits(size, device, "images"):
                 there.store, there.seen, rows = self._copied_to(rows, device), Seen(), None
                 there.home = device
-            else:
-                say_once(
-                    f"The images ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of "
-                    f"the free memory of {device}: they stay in host memory and are copied ahead of use."
-                )
         there._deliver_to(device)
         return there, rows
 
@@ -96,9 +103,8 @@ class Pixels(Backend):
 
     def take(self, rows: Tensor, moves: Tensor | None = None) -> Tensor:
         """Images prepared for a model; ``moves``: how each is moved, as ``draw_moves`` gives it."""
-        if self.resident:
-            rows = rows.to(self.device)
-            return self._prepared(self.store[rows] if moves is None else moved(self.store, rows, moves))
+        if self.resident and moves is not None:
+            return self._prepared(moved(self.store, rows, moves))
         return self._from_host(self.raw(rows).to(self.device), moves)
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Tensor]:
@@ -123,21 +129,6 @@ class Pixels(Backend):
             x = resized(x, self.size)
         x = x.expand(-1, self.channels, -1, -1).to(self.dtype)
         return x if self.transform is None else self.transform(x).to(self.dtype)
-
-    def _transformed_shape(self) -> tuple[int, ...]:
-        """The shape of images behind the transform, which is tried on two of them."""
-        pixels = self.store[:2]
-        try:
-            once, again = self._prepared(pixels), self._prepared(pixels)
-            got = f"a batch of shape {tuple(once.shape)} for {len(pixels)} images"
-            if once.ndim == 4 and len(once) == len(pixels):
-                if torch.equal(once, again):
-                    return tuple(once.shape[1:])
-                got = "random ones"
-        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
-            got = first_line(error)
-        what = "the same float images (B, C, H, W) from the transform each time"
-        raise DataError(what, got, "return an image for each, and leave what is random to augment")
 
     def alike(self) -> tuple[Any, ...]:
         """What two sets of images must have in common to be one."""
@@ -208,7 +199,7 @@ class Images(Samples):
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
-        place = f"on {self.device}" if self.resident else f"in host memory for {self.device}"
+        place = f"on {self.device}" if self.backend.resident else f"in host memory for {self.device}"
         return f"Images({len(self)} × {shape} {place})"
 
     @property
@@ -231,21 +222,6 @@ class Images(Samples):
     def channels(self) -> int:
         """Of the images that a model sees."""
         return self.backend.channels
-
-    @property
-    def transform(self) -> Callable[[Tensor], Tensor] | None:
-        """What is applied last."""
-        return self.backend.transform
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the floats that images are given out as."""
-        return self.backend.dtype
-
-    @property
-    def resident(self) -> bool:
-        """Are the pixels where the batches are wanted?"""
-        return self.backend.resident
 
 
 def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
