@@ -19,11 +19,9 @@ from purge.data import inputs
 from purge.data.backends import ITEMS, Items, Tensors
 from purge.data.classes import as_labels, names_of, numbered
 from purge.data.dataframes import frame_values, is_frame, label_column
-from purge.data.ids import as_text, owners_in_columns
-from purge.data.inputs import Inputs
-from purge.data.items import LABEL_KEYS, Form, input_and_label, native, owner_in
+from purge.data.inputs import Inputs, pads_of, stretched, widest
+from purge.data.items import LABEL_KEYS, Form, as_text, input_and_label, native, owner_in, owners_in_columns
 from purge.data.prefetch import say_once
-from purge.data.ragged import pads_of, stretched, widest
 from purge.data.samples import Data, Origin, Samples
 
 ARRAYS = (Tensor, np.ndarray, list, tuple)  # what labels may be in

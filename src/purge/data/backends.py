@@ -20,10 +20,9 @@ from purge.core.errors import DataError, PurgeError, first_line
 from purge.core.plugins import processes_without_current_folder
 from purge.data import inputs
 from purge.data.identity import Seen
-from purge.data.inputs import Inputs
+from purge.data.inputs import Inputs, Shapes, shapes_of, stretched
 from purge.data.items import ADAPT, Form, Item, collated
 from purge.data.prefetch import Order, copied_ahead, fits, say_once
-from purge.data.ragged import Shapes, shapes_of, stretched
 
 RESIDENT_BYTES = 2 << 30  # items up to this size are read once and kept as tensors
 ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from purge.core.errors import DataError, brief, did_you_mean
-from purge.data.ids import as_list
-from purge.data.items import ADAPT, LABEL_KEYS
+from purge.data.items import ADAPT, LABEL_KEYS, as_list
 
 
 def is_frame(data: Any) -> bool:

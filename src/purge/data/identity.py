@@ -22,8 +22,7 @@ from torch import Tensor
 
 from purge.core.errors import DataError
 from purge.data import inputs
-from purge.data.inputs import Inputs
-from purge.data.ragged import without_pads
+from purge.data.inputs import Inputs, without_pads
 
 if TYPE_CHECKING:
     from purge.data.backends import Backend

@@ -23,9 +23,9 @@ from purge.data.accept import accepted
 from purge.data.cache import name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
 from purge.data.decode import channels_first, decoded, is_large, on_shelves
-from purge.data.download import fetch
 from purge.data.formats import image_folder, npz, parquet, tar
 from purge.data.formats.columns import is_table, read_table
+from purge.data.formats.published import fetch
 from purge.data.formats.source import Decoded, Read, Source, class_names, held_out
 from purge.data.images import Images, per_channel
 from purge.data.prefetch import say_once

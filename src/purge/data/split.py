@@ -16,8 +16,7 @@ from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
 from purge.data.dataframes import counts_rows, row_names, rows_named
 from purge.data.forgotten import forgotten_by
-from purge.data.ids import IdOf, as_list, rows_of_ids
-from purge.data.items import Adapt, Form
+from purge.data.items import Adapt, Form, IdOf, as_list, rows_of_ids
 from purge.data.samples import Data, Samples
 
 
