@@ -268,7 +268,7 @@ def _own_source(path: Path) -> Source:
 
 def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> Source:
     """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
-    name, own = source.data, os.environ.get("PURGE_DATA")
+    name, own, paths = source.data, os.environ.get("PURGE_DATA"), list[Path]()
     roots = [Path(root) for root in (own, user_folder() / "data") if root]
     if source.data_dir is not None:
         roots = [Path(source.data_dir)]
@@ -277,24 +277,12 @@ def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> So
             if shards := parquet.find(folder):
                 return shards._replace(names=entry.names)
         if paths := _layout_in(root, name, entry):
-            return _published(name, entry, paths)
+            break
     at = below(roots[0], name)
-    if not entry.downloads:
+    if not paths and not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
-    return _published(name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()])
+    paths = paths or [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()]
 
-
-def _layout_in(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
-    """The files of the first layout that is complete in one of the folders where it may be."""
-    folders = (below(root, name), *(root / inner for inner in entry.folders))
-    for layout, folder in product(entry.layouts, folders):
-        found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
-        if all(found):
-            return [path for paths in found for path in paths]
-    return []
-
-
-def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
     def read() -> Read:
         try:
             parts, names = entry.read(paths)
@@ -309,3 +297,13 @@ def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
         return parts, entry.names or names
 
     return Source(name, paths, read)
+
+
+def _layout_in(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
+    """The files of the first layout that is complete in one of the folders where it may be."""
+    folders = (below(root, name), *(root / inner for inner in entry.folders))
+    for layout, folder in product(entry.layouts, folders):
+        found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
+        if all(found):
+            return [path for paths in found for path in paths]
+    return []

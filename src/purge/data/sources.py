@@ -28,25 +28,14 @@ TABLES: tuple[Kind, ...] = ("numbers", "texts")
 
 
 def option(
-    default: Any = None,
-    help: str = "",
-    *,
-    name: str = "",
-    flag: bool | None = None,
-    path: bool = False,
-    kept: Literal["run", "data"] = "data",
-    kinds: tuple[Kind, ...] = tuple(KINDS),
-) -> Any:
+    default: Any = None, help: str = "", *, name: str = "", flag: bool | None = None, path: bool = False,
+    kept: Literal["run", "data"] = "data", kinds: tuple[Kind, ...] = tuple(KINDS),
+) -> Any:  # fmt: skip
     """A field of :class:`DataSource` with what the command line needs to know about it.
 
-    Args:
-        default: of a source that neither the user nor a run says more about.
-        help: of the option; a field without help is none.
-        name: of the option without its dashes; default: that of the field.
-        flag: the option takes no value, and this is what it stands for.
-        path: the value is the path of a file or folder, kept as an absolute one.
-        kept: the run's value is used where the option is not passed: always (``run``), or for its own data.
-        kinds: of data that have it; others refuse it.
+    A field without help is no option. ``flag``: the option takes no value, and this is what it stands for.
+    ``kept``: the run's value is used where the option is not passed, always (``run``) or for its own data.
+    ``kinds``: of data that have it; others refuse it.
     """
     about = {"help": help, "name": name, "flag": flag, "path": path, "kept": kept, "kinds": kinds}
     return dataclasses.field(default=default, metadata=about)
@@ -147,7 +136,7 @@ def choose_data(
 
     Args:
         run: what the run says about its data; nothing, of a file of weights.
-        given: fields and their values, as far as the user has passed them.
+        options: fields and their values, as far as the user has passed them.
         trust: may run.json name code to import?
         model: the architecture, whose folder has the tokenizer of texts.
         trains: will a model be trained on it now? Otherwise one was trained before.

@@ -17,7 +17,6 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ import numpy as np
 from purge.core.errors import FileError
 from purge.core.files import atomically, below
 from purge.core.progress import progress_line
-from purge.data.formats.source import Decoded, Encoded, Parts, Read
+from purge.data.formats.source import Decoded, Encoded, Read
 
 
 def fetch(url: str, md5: str, folder: Path, progress: bool) -> Path:
@@ -36,10 +35,8 @@ def fetch(url: str, md5: str, folder: Path, progress: bool) -> Path:
         return path
 
     def save(to: Path) -> None:
-        digest, megabytes = (
-            hashlib.md5(usedforsecurity=False),
-            int(answer.headers["Content-Length"] or 0) >> 20,
-        )
+        digest = hashlib.md5(usedforsecurity=False)
+        megabytes = int(answer.headers["Content-Length"] or 0) >> 20
         with to.open("wb") as file, progress_line(f"download {path.name} (MB)", megabytes, progress) as on:
             while block := answer.read(1 << 20):
                 file.write(block)
@@ -62,23 +59,16 @@ def fetch(url: str, md5: str, folder: Path, progress: bool) -> Path:
     return path
 
 
-@cache
-def _digits() -> Parts:
+def read_digits(_paths: list[Path]) -> Read:
+    """The 1,797 digits of 8×8 pixels that scikit-learn contains; a fifth is held out."""
     from sklearn.datasets import load_digits  # slow to import
     from sklearn.model_selection import train_test_split
 
     raw = load_digits()
     pixels = (raw.images * (255 / 16)).round().astype(np.uint8)
     train, test = train_test_split(range(len(pixels)), test_size=0.2, random_state=0, stratify=raw.target)
-    return {
-        part: Decoded(raw.target[rows].tolist(), pixels[rows])
-        for part, rows in (("train", train), ("test", test))
-    }
-
-
-def read_digits(_paths: list[Path]) -> Read:
-    """The 1,797 digits of 8×8 pixels that scikit-learn contains; a fifth is held out."""
-    return _digits(), ()
+    parts = (("train", train), ("test", test))
+    return {part: Decoded(raw.target[rows].tolist(), pixels[rows]) for part, rows in parts}, ()
 
 
 def read_idx(paths: list[Path]) -> Read:
