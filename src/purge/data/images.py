@@ -181,11 +181,24 @@ class Images(Samples):
         source: str = "",
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        decoding = getattr(pixels, "decodes", False)  # a Shelf: see decode.py
-        # In place of pixels that are decoded when they are asked for a tensor that takes a single byte.
-        checked = torch.zeros(1, dtype=torch.uint8).expand(pixels.shape) if decoding else pixels
-        _check_images(checked, size, channels, ids)
+        odd = inputs.unusable(pixels)
+        if isinstance(pixels, Tensor):
+            odd = odd or f"{tuple(pixels.shape)} of {pixels.dtype}"
+            odd = "" if odd.endswith(" of torch.uint8") and pixels.ndim == 4 else odd
+        elif not getattr(pixels, "decodes", False):  # as a Shelf does: see decode.py
+            odd = type(pixels).__name__
+        if odd:
+            raise DataError("pixels as a uint8 tensor (N, C, H, W)", odd, "convert the images to uint8")
         n, own = pixels.shape[:2]
+        numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
+        if ids is not None and not (numbers and ids.shape == (n,)):
+            got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise DataError(f"one id of 64 bits per image, shape ({n},)", got, "leave ids out")
+        if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
+            raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
+        if channels not in (None, own) and not channels > own == 1:
+            fix = "only grey images can be repeated to more channels"
+            raise DataError(f"{own} channels, as the images have", str(channels), fix)
         mean, std = per_channel(mean, "mean", own), per_channel(std, "std", own)
         super().__init__(
             Pixels(pixels, mean, std, size, channels, transform),
@@ -222,25 +235,6 @@ class Images(Samples):
     def channels(self) -> int:
         """Of the images that a model sees."""
         return self.backend.channels
-
-
-def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
-    """Refuse what cannot be the pixels of images, or an option of theirs."""
-    tensor = isinstance(pixels, Tensor)
-    odd = inputs.unusable(pixels)
-    if odd or not tensor or pixels.ndim != 4 or pixels.dtype != torch.uint8:
-        got = odd or (f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else type(pixels).__name__)
-        raise DataError("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
-    n, own = pixels.shape[:2]
-    numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
-    if ids is not None and not (numbers and ids.shape == (n,)):
-        got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise DataError(f"one id of 64 bits per image, shape ({n},)", got, "leave ids out")
-    if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
-        raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
-    if channels not in (None, own) and not channels > own == 1:
-        fix = "only grey images can be repeated to more channels"
-        raise DataError(f"{own} channels, as the images have", str(channels), fix)
 
 
 def per_channel(values: Any, what: str, n: int | None = None, of: str = "channel") -> tuple[float, ...]:
