@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data.identity import digests, is_sketchable, same_samples, sketches, unit
+from purge.data.identity import fingerprints, is_sketchable, same_samples, sketches, unit
 from purge.data.prefetch import say_once
 from purge.data.samples import Samples, batches, few
 
@@ -39,7 +38,7 @@ def overlap(parts: Mapping[str, Samples]) -> dict[str, int | None]:
     forget, retain = parts["forget"], parts["retain"]
     kept = {n: s for n, s in parts.items() if n != "triggered" and not s.streamed and s.steady}
     raw = len({samples.pixel_shape for samples in kept.values()}) == 1  # else as a model sees them
-    hashes = {name: _hashed(samples, raw) for name, samples in kept.items()}
+    hashes = {name: fingerprints(samples, stored=raw) for name, samples in kept.items()}
     exact = _shared("forget", "retain", parts, hashes)
     counts = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
     if exact is None and same_samples(forget, retain) is None and forget.steady and retain.steady:
@@ -78,7 +77,9 @@ def _exact_in_some(forget: Samples, retain: Samples) -> dict[str, int | None]:
     if not len(rows[1]):
         return {"exact": 0}
     raw = forget.pixel_shape == retain.pixel_shape
-    hashes = [_hashed(part.select(at), raw) for part, at in zip((forget, retain), rows, strict=True)]
+    hashes = [
+        fingerprints(part.select(at), stored=raw) for part, at in zip((forget, retain), rows, strict=True)
+    ]
     common = torch.isin(*hashes).nonzero()[:, 0]
     if len(common):
         raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(rows[0][common[0]])})")
@@ -108,13 +109,6 @@ def _refusal(a: str, b: str, got: str) -> DataError:
         wanted = "every sample in forget or in retain, not in both"
         fix = "remove them from retain; a copy that stays keeps teaching the model"
     return DataError(wanted, got, fix)
-
-
-def _hashed(samples: Samples, raw: bool) -> Tensor:
-    """The first 64 bits of the digest of each sample; ``raw``: as it is stored."""
-    seen = samples.look() if raw else None
-    each = [seen.digests] if seen is not None else [digests(x, y) for x, y in batches(samples, ROWS)]
-    return torch.from_numpy(np.concatenate(each).view(np.int64)[:, 0].copy())
 
 
 def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
