@@ -23,7 +23,7 @@ from purge.data.formats import tar
 from purge.data.formats.parquet import _row_group
 from purge.data.load import load
 from tests.cli.commands import FEW_STEPS, command, good, read, refusal
-from tests.data.shards import add, jpegs, write_all, write_tar
+from tests.data.image_files import add, jpegs, write_all, write_tar
 
 FORMS = ("folder", "parquet", "tar")
 
