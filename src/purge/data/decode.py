@@ -194,13 +194,12 @@ class Shelf:
 
     def __init__(self, part: Encoded, form: PixelForm, workers: int) -> None:
         self.part, self._form, self._workers = part, form, workers
-        self.shape, self.reads = (len(part.labels), *form), 0  # reads: images that were decoded so far
+        self.shape = (len(part.labels), *form)
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """The pixels (n, C, H, W) of some rows, each decoded once, in the order in which they lie."""
         wanted = torch.arange(self.shape[0])[rows] if isinstance(rows, slice) else rows
         once, place = wanted.unique(return_inverse=True)
-        self.reads += len(once)
         pixels = np.empty((len(once), *self.shape[1:]), np.uint8)
 
         def fill(at: int, row: int) -> None:
