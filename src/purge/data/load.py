@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from purge.data.decode import channels_first, decoded, is_large, on_shelves
 from purge.data.formats import image_folder, npz, parquet, tar
 from purge.data.formats.columns import is_table, read_table
 from purge.data.formats.published import fetch
-from purge.data.formats.source import Decoded, Read, Source, class_names, held_out
+from purge.data.formats.source import Decoded, Encoded, Read, Source, class_names, held_out
 from purge.data.images import Images, per_channel
 from purge.data.prefetch import say_once
 from purge.data.request import content_digest
@@ -35,6 +35,8 @@ from purge.data.sources import DataSource, is_pattern
 from purge.data.table import Encode, load_table
 
 FORMATS = (npz.find, parquet.find, tar.find, image_folder.find)  # each finds its own layout, or None
+Part: TypeAlias = tuple[Any, Sequence[int], Sequence[str], str]  # pixels, labels, paths, origin
+MeanAndStd: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of each channel, as they were measured
 MOST_NAMED = 100  # bad images that a message names one by one
 
 
@@ -182,45 +184,13 @@ def _images(
     source: DataSource, transform: Callable[[Tensor], Tensor] | None, progress: bool
 ) -> dict[str, Images]:
     """The images of ``train`` and ``test``, or ``all`` of data without a test part."""
-    size, mean, std, cached = source.size, source.mean, source.std, ""
+    size, mean, std = source.size, source.mean, source.std
     if size is not None and not (isinstance(size, int) and 8 <= size <= 1024):
         raise DataError("a size from 8 to 1024 pixels", brief(size), "pass size=32, say")
     entry = DATASETS.get(source.data)
     if entry is not None:
         size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
-    found: dict[str, tuple[Any, Sequence[int], Sequence[str], str]] = {}  # pixels, labels, paths, origin
-    measured: tuple[Sequence[float], Sequence[float]] = (), ()
-    if entry is not None and not entry.layouts:  # without files: read every time, never cached
-        parts, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
-        names = entry.names or names
-        for which, part in parts.items():
-            pixels = torch.from_numpy(channels_first(part.pixels))
-            found[which] = pixels, part.labels, (), f"{source.data}-{which}"
-    else:
-        files = _named_source(source, entry, progress) if entry else _own_source(Path(source.data))
-        if source.stream and source.skip_bad:
-            got = "both, but which images are bad is not known ahead"
-            fix = "leave out one of them, and repair or remove what an error names"
-            raise DataError("either stream or skip_bad", got, fix)
-        if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
-            shelves, names, measured = on_shelves(files, size, measure=mean is None or std is None)
-            for which, shelf in shelves.items():
-                own = shelf.part
-                h = hashlib.sha256(np.asarray(own.labels, "<i8").tobytes())  # no pixels: they are too many
-                sizes = [p.stat().st_size for p in files.files if p.is_file()]
-                h.update(json.dumps([list(names), sizes]).encode())
-                h.update("\n".join(own.paths).encode(errors="backslashreplace"))
-                found[which] = shelf, own.labels, own.paths, f"{h.hexdigest()[:32]}-{which}"
-        else:
-            at, facts = decoded(files, size=size, progress=progress)
-            _check_bad(facts["parts"], source.skip_bad)
-            names, measured, cached = facts["names"], (facts["mean"], facts["std"]), name_in_cache(at)
-            for which, part in facts["parts"].items():
-                path, shape = below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])
-                # Mapped into memory; writing to it does not change the cache.
-                pixels = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
-                origin = f"{part['content']}-{which}"
-                found[which] = pixels.view(shape), part["labels"], part["paths"], origin
+    found, names, measured, cached = _pixels(source, entry, size, mean is None or std is None, progress)
     mean, std = mean or tuple(measured[0]), std or tuple(measured[1])
     images = {}
     for which, (pixels, labels, paths, origin) in found.items():
@@ -230,6 +200,51 @@ def _images(
         )  # fmt: skip
         images[which].cached = cached
     return images
+
+
+def _pixels(
+    source: DataSource, entry: DatasetEntry | None, size: int | None, measure: bool, progress: bool
+) -> tuple[dict[str, Part], Sequence[str], MeanAndStd, str]:
+    """The pixels of each part, the names of the classes, mean and std, and where in the cache they are."""
+    found: dict[str, Part] = {}
+    if entry is not None and not entry.layouts:  # without files: read every time, never cached
+        parts, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
+        names = entry.names or names
+        for which, part in parts.items():
+            pixels = torch.from_numpy(channels_first(part.pixels))
+            found[which] = pixels, part.labels, (), f"{source.data}-{which}"
+        return found, names, ((), ()), ""
+    files = _named_source(source, entry, progress) if entry else _own_source(Path(source.data))
+    stream = source.stream
+    if stream is None:
+        stream = not source.skip_bad and is_large(files)
+    if stream and source.skip_bad:
+        got = "both, but which images are bad is not known ahead"
+        fix = "leave out one of them, and repair or remove what an error names"
+        raise DataError("either stream or skip_bad", got, fix)
+    if stream:
+        shelves, names, measured = on_shelves(files, size, measure)
+        for which, shelf in shelves.items():
+            origin = f"{_fingerprint(files, shelf.part, names)}-{which}"
+            found[which] = shelf, shelf.part.labels, shelf.part.paths, origin
+        return found, names, measured, ""
+    at, facts = decoded(files, size=size, progress=progress)
+    _check_bad(facts["parts"], source.skip_bad)
+    for which, part in facts["parts"].items():
+        path, shape = below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])
+        # Mapped into memory; writing to it does not change the cache.
+        pixels = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
+        origin = f"{part['content']}-{which}"
+        found[which] = pixels.view(shape), part["labels"], part["paths"], origin
+    return found, facts["names"], (facts["mean"], facts["std"]), name_in_cache(at)
+
+
+def _fingerprint(source: Source, part: Encoded, names: Sequence[str]) -> str:
+    """Tells the images of a part from others by labels, names and sizes of files, not by pixels."""
+    h = hashlib.sha256(np.asarray(part.labels, "<i8").tobytes())
+    h.update(json.dumps([list(names), [p.stat().st_size for p in source.files if p.is_file()]]).encode())
+    h.update("\n".join(part.paths).encode(errors="backslashreplace"))
+    return h.hexdigest()[:32]
 
 
 def divided(images: Images, split_seed: int) -> tuple[Images, Images]:

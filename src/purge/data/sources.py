@@ -161,17 +161,23 @@ def choose_data(
         values["text_column"] = None  # the run's other columns say nothing about another one of labels
     if values.get("text_column") is not None and model.startswith("hf:"):
         values["tokenizer"] = model.removeprefix("hf:")
+    held_out = _held_out(run, options, same=same, trains=trains)
+    return DataSource(**{**values, "data": data, "held_out": held_out})
+
+
+def _held_out(run: DataSource, options: Mapping[str, Any], *, same: bool, trains: bool) -> bool | None:
+    """Is a fifth of data without a test part held out? None: a checkpoint from elsewhere does not say."""
     all_trained, test = options.get("held_out") is False, "test_file" in options
     if all_trained and test:
         raise DataError("either --test or --all-trained", "both", "leave one of them out")
     if all_trained and same and run.held_out:
         got = "one that knows its test data"
         raise DataError("a checkpoint from elsewhere for --all-trained", got, "leave it out")
-    # Is a fifth of data without a test part held out? A checkpoint from elsewhere does not say.
-    held_out = True if trains or test or "split_seed" in options else None
+    if all_trained:
+        return False
     if run.data and (same or run.held_out):
-        held_out = run.held_out or test
-    return DataSource(**{**values, "data": data, "held_out": False if all_trained else held_out})
+        return run.held_out or test
+    return True if trains or test or "split_seed" in options else None
 
 
 def is_pattern(path: Path) -> bool:

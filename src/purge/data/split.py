@@ -233,12 +233,8 @@ def _chosen(way: str, value: Any, data: Samples, names: Any, label: str | None, 
         return rows_of_ids(data.owners, values)
     if way == "mask" or (way == "indices" and values and all(map(_is_truth, values))):
         return _of_mask(n, value, values, names)
-    known = known_names(data, label)
-    if way == "classes" and known and any(isinstance(c, str) for c in values):
-        if absent := [c for c in values if c not in known]:
-            fix = did_you_mean(str(absent[0]), known[:50])
-            raise DataError("names of classes that are in the data", brief(absent[0]), fix)
-        values = [known.index(c) for c in values]
+    if way == "classes":
+        values = _class_numbers(values, known_names(data, label))
     # Positions and names of rows tell different rows of a shuffled table, so nobody may mean names.
     if way == "indices" and (hasattr(value, "get_indexer_for") if names is None else not counts_rows(names)):
         what = f"a DataFrame with the index 0 to {n - 1}, in this order, for indices="
@@ -249,6 +245,16 @@ def _chosen(way: str, value: Any, data: Samples, names: Any, label: str | None, 
         got = brief(wrong[0]) if wrong else "none"
         raise DataError(f"whole numbers as {way}", got, f"pass {way}=[0, 1], say")
     return rows_of_classes(data.labels, values) if way == "classes" else rows_of_indices(n, values)
+
+
+def _class_numbers(classes: list[Any], names: tuple[str, ...]) -> list[Any]:
+    """Classes by number, if some of them are given by name."""
+    if not names or not any(isinstance(c, str) for c in classes):
+        return classes
+    if absent := [c for c in classes if c not in names]:
+        fix = did_you_mean(str(absent[0]), names[:50])
+        raise DataError("names of classes that are in the data", brief(absent[0]), fix)
+    return [names.index(c) for c in classes]
 
 
 def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:

@@ -15,7 +15,7 @@ from purge.data.backends import Tensors
 from purge.data.formats.columns import TableFile, read_table
 from purge.data.formats.source import class_names, held_out
 from purge.data.images import per_channel
-from purge.data.inputs import take
+from purge.data.inputs import Inputs, take
 from purge.data.samples import Origin, Samples
 from purge.data.sources import DataSource
 
@@ -45,19 +45,8 @@ def load_table(
         got, fix = f"{brief(most)} twice", "name each column once"
         raise DataError("different columns as --label, --text and --id", got, fix)
     order, y = _numbered([table.texts(label, "--label") for table in tables], names, source)
-    owners = [[] if id is None else table.texts(id, "--id") for table in tables]
-    for owner in (owner for part in owners for owner in part):
-        if len(owner) > LONGEST_ID or not owner.isprintable():
-            what = f"ids of at most {LONGEST_ID} characters in one line in {id!r}"
-            raise DataError(what, brief(owner[:50]), "name the column that says whose each row is")
-    if text is None:
-        x = _numbers(tables, columns)
-    elif encode is None:
-        fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
-        raise DataError("a model of Hugging Face for --text", "another", fix)
-    else:  # all padded to one length
-        tokens, first = encode([cell for one in tables for cell in one.texts(text, "--text")]), len(y[0])
-        x = [take(tokens, at) for at in (slice(first), slice(first, None))[: len(tables)]]
+    owners = [[] if id is None else _owners(table, id) for table in tables]
+    x = _numbers(tables, columns) if text is None else _tokens(tables, text, encode)
     rows = [torch.arange(len(part)) for part in y]
     if len(tables) == 1 and source.held_out is not False:
         rows = [torch.from_numpy(part) for part in held_out(y[0].numpy(), source.split_seed)]
@@ -70,6 +59,16 @@ def load_table(
         whole = Samples(backends[i], y[i], origin=origin, names=order, owners=owners[i])
         parts.append(whole.select(at))
     return parts[0], parts[1] if len(parts) > 1 else None
+
+
+def _owners(table: TableFile, id: str) -> list[str]:
+    """Whose each row of a table is."""
+    owners = table.texts(id, "--id")
+    for owner in owners:
+        if len(owner) > LONGEST_ID or not owner.isprintable():
+            what = f"ids of at most {LONGEST_ID} characters in one line in {id!r}"
+            raise DataError(what, brief(owner[:50]), "name the column that says whose each row is")
+    return owners
 
 
 def _numbered(
@@ -95,6 +94,16 @@ def _numbered(
     class_names(order, file)
     number = dict(zip(order, range(len(order)), strict=True))
     return order, [torch.tensor([number[cell] for cell in column]) for column in columns]
+
+
+def _tokens(tables: list[TableFile], text: str, encode: Encode | None) -> list[Inputs]:
+    """The tokens of each table, all padded to one length."""
+    if encode is None:
+        fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
+        raise DataError("a model of Hugging Face for --text", "another", fix)
+    first, *others = (table.texts(text, "--text") for table in tables)
+    tokens = encode([*first, *(cell for other in others for cell in other)])
+    return [take(tokens, at) for at in (slice(len(first)), slice(len(first), None))[: len(tables)]]
 
 
 def _numbers(tables: list[TableFile], others: list[str]) -> list[Tensor]:

@@ -80,11 +80,7 @@ def sharded(path: Path, ending: str, read: Callable[[Path], Shard]) -> Source | 
 
     Its parts are the files ``train-*`` and ``test-*``, or all together.
     """
-    files = sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
-    if path.is_file():
-        files = [path] if path.suffix == ending else []
-    elif "*" in path.name and not path.exists():
-        files = sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
+    files = _files_at(path, ending)
     if not files:
         return None
     train = [f for f in files if f.name.startswith("train")]
@@ -98,6 +94,14 @@ def sharded(path: Path, ending: str, read: Callable[[Path], Shard]) -> Source | 
         return {**encoded}, next(iter(found.values()))[0][1]
 
     return Source(path.name, [file for shards in parts.values() for file in shards], read_all)
+
+
+def _files_at(path: Path, ending: str) -> list[Path]:
+    if path.is_file():
+        return [path] if path.suffix == ending else []
+    if "*" in path.name and not path.exists():
+        return sorted(f for f in path.parent.glob(path.name) if f.suffix == ending)
+    return sorted(path.glob(f"*{ending}")) or sorted(path.glob(f"data/*{ending}"))
 
 
 def _joined(parts: list[Encoded], files: list[Path]) -> Encoded:
