@@ -134,7 +134,7 @@ def whole_labels(labels: list[Any], path: Path) -> list[int]:
 
 def class_names(names: Sequence[Any], what: str) -> tuple[str, ...]:
     """The names of classes, which must be text; whole numbers are taken as text. Two may be the same."""
-    for name in names if isinstance(names, Iterable) else [names]:
+    for name in names if isinstance(names, Iterable) else [None]:
         word = str(name) if isinstance(name, (str, int, np.integer)) and not isinstance(name, bool) else ""
         if not word.strip() or len(word) > LONGEST_NAME or len(word.splitlines()) > 1:
             expected = f"names of 1 to {LONGEST_NAME} characters in one line for classes in {what}"
