@@ -25,8 +25,7 @@ from purge.data.accept import Accepted, accepted
 from purge.data.augmented import Augmentation, in_words
 from purge.data.cache import places_of
 from purge.data.forgotten import Forgotten, check_not_again, class_order, forgotten_by, just_forgotten
-from purge.data.ids import IdOf
-from purge.data.items import Adapt, Form
+from purge.data.items import Adapt, Form, IdOf
 from purge.data.request import DeletionRequest, contents, described
 from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split

@@ -23,8 +23,7 @@ from purge.core.folders import claimed, replacing_run
 from purge.core.settings import as_dict
 from purge.data.accept import Accepted
 from purge.data.forgotten import KEY, Forgotten
-from purge.data.ids import IdOf
-from purge.data.items import Adapt, Form
+from purge.data.items import Adapt, Form, IdOf
 from purge.data.samples import Data, Samples
 from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel

@@ -20,8 +20,7 @@ from purge.core.threads import numbers, threads_for
 from purge.data.accept import accepted
 from purge.data.cache import places_of
 from purge.data.forgotten import check_not_again, class_order, forgotten_by
-from purge.data.ids import IdOf
-from purge.data.items import Adapt, Form
+from purge.data.items import Adapt, Form, IdOf
 from purge.data.request import content_digest
 from purge.data.samples import Data, Samples, few
 from purge.engine.context import Context

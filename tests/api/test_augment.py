@@ -194,8 +194,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "fewer rows": (lambda x: x[:1], r"got \(1, 3, 12, 12\) of float32"),
     "another type": (lambda x: x.double(), r"got \(2, 3, 12, 12\) of float64"),
     "no tensor": (lambda x: x.tolist(), "got list from <lambda>"),
-    "an error": (lambda x: x @ torch.ones(5, 5), "augment to take a batch of forget, .*, got "),
-    "no argument": (lambda: None, "augment to take a batch of forget"),
+    "an error": (lambda x: x @ torch.ones(5, 5), "augment to return forget like .*, got "),
+    "no argument": (lambda: None, "augment to return forget like"),
 }
 
 

@@ -325,15 +325,15 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         frame(X, NAMES[Y]), classes=["ants"], label="kind")),
     "more names than outputs": ("a model with 3 outputs", lambda: purge.train(
         nn.Linear(6, 4), (X, NAMES[Y].tolist()), epochs=1, progress=False)),
-    "adapt is no function": ("a function as adapt", lambda: purge.split((X, Y), classes=[0], adapt=3)),
+    "adapt is no function": ("correct adapt", lambda: purge.split((X, Y), classes=[0], adapt=3)),
     "adapt returns one thing": ("from adapt", lambda: purge.split((X, Y), classes=[0], adapt=lambda i: i[0])),
     "adapt fails": ("KeyError: 'z'. Fix: correct adapt", lambda: purge.split(
         TABLE, classes=[0], adapt=lambda row: (row["z"], 0))),
-    "a key of tuples": ("as dicts if label=", lambda: purge.split(
+    "a key of tuples": ("got 'kind' for tuple", lambda: purge.split(
         Items(X, Y, lambda x, y: (x, y)), classes=[0], label="kind")),
     "a collate function that mixes": ("keeps each item", lambda: purge.split(DataLoader(
         TensorDataset(X, Y), collate_fn=lambda b: (torch.zeros(2, 6), torch.zeros(2).long())), classes=[0])),
-    "label is a number": ("the name of a column", lambda: purge.split(TABLE, classes=[0], label=3)),
+    "label is a number": ("as the label, got 3 0 times", lambda: purge.split(TABLE, classes=[0], label=3)),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 import purge
-from purge.data.download import fetch
+from purge.data.formats.published import fetch
 from purge.metrics.shadow import Shadows
 from tests.cli.commands import FEW_STEPS, command
 from tests.metrics.shadows import FINE, QUICK, noise

@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ def idx(array: Any) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def write_idx(folder: Path, *, packed: bool) -> Parts:
+def write_idx(folder: Path, *, packed: bool = True) -> Parts:
     parts = both(1, 28, 10)
     folder.mkdir(parents=True)
     arrays = [a for x, y in parts.values() for a in (x[:, 0], y)]
@@ -226,36 +227,22 @@ class Layout(NamedTuple):
         return self.write(root / self.where)
 
 
-def write_idx_gz(folder: Path) -> Parts:
-    return write_idx(folder, packed=True)
-
-
-def write_idx_raw(folder: Path) -> Parts:
-    return write_idx(folder, packed=False)
-
-
-def write_new_cifar10(folder: Path) -> Parts:
-    return write_cifar10(folder, protocol2)
-
-
-def write_new_cifar100(folder: Path) -> Parts:
-    return write_cifar100(folder, protocol2)
-
-
+NEW_CIFAR10 = partial(write_cifar10, dump=protocol2)
+IDX_UNPACKED = partial(write_idx, packed=False)
 C10, C100, TINY = "cifar-10-batches-py", "cifar-100-python", "tiny-imagenet-200"
 
 LAYOUTS = {
-    "mnist gz": Layout("mnist", "mnist", write_idx_gz),
-    "mnist unpacked": Layout("mnist", "mnist", write_idx_raw),
-    "mnist of torchvision": Layout("mnist", "MNIST/raw", write_idx_gz),
-    "fashion gz": Layout("fashion-mnist", "fashion-mnist", write_idx_gz),
-    "fashion of torchvision, unpacked": Layout("fashion-mnist", "FashionMNIST/raw", write_idx_raw),
+    "mnist gz": Layout("mnist", "mnist", write_idx),
+    "mnist unpacked": Layout("mnist", "mnist", IDX_UNPACKED),
+    "mnist of torchvision": Layout("mnist", "MNIST/raw", write_idx),
+    "fashion gz": Layout("fashion-mnist", "fashion-mnist", write_idx),
+    "fashion of torchvision, unpacked": Layout("fashion-mnist", "FashionMNIST/raw", IDX_UNPACKED),
     "cifar10 folder": Layout("cifar10", C10, write_cifar10),
-    "cifar10 folder, newer pickles": Layout("cifar10", f"cifar10/{C10}", write_new_cifar10),
+    "cifar10 folder, newer pickles": Layout("cifar10", f"cifar10/{C10}", NEW_CIFAR10),
     "cifar10 archive": Layout("cifar10", C10, packed(write_cifar10, tarred)),
     "cifar10 archive in its folder": Layout("cifar10", f"cifar10/{C10}", packed(write_cifar10, tarred)),
     "cifar100 folder": Layout("cifar100", f"cifar100/{C100}", write_cifar100),
-    "cifar100 newer pickles": Layout("cifar100", C100, write_new_cifar100),
+    "cifar100 newer pickles": Layout("cifar100", C100, partial(write_cifar100, dump=protocol2)),
     "cifar100 archive": Layout("cifar100", C100, packed(write_cifar100, tarred)),
     "svhn": Layout("svhn", "svhn", write_svhn),
     "svhn in the root": Layout("svhn", ".", lambda f: write_svhn(f / "x") and _up(f)),

@@ -42,6 +42,7 @@ def test_the_second_load_decodes_nothing(tmp_path, cache, monkeypatch):
     first = load(tmp_path / "own")
     kept = {p: (p.stat().st_mtime_ns, p.stat().st_ino) for p in cache.rglob("*")}
     no_decoding(monkeypatch)
+    monkeypatch.setattr(purge.data.decode, "_content", lambda *_: pytest.fail("read again"))
     second = load(tmp_path / "own")
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.pixels, b.pixels)
@@ -87,12 +88,9 @@ def test_a_changed_file_is_decoded_again(tmp_path, cache):
     assert sum(map(len, found)) == 11
     (tmp_path / "own" / "b" / "new.png").unlink()
     assert sum(map(len, load(tmp_path / "own"))) == 10
-
-
-def test_a_changed_file_of_the_same_size_is_noticed_by_its_time(tmp_path, cache):
     np.savez(tmp_path / "x.npz", images=noise(10, 8, 8), labels=[0, 1] * 5)
     load(tmp_path / "x.npz")
-    np.savez(tmp_path / "x.npz", images=noise(10, 8, 8, seed=1), labels=[0, 1] * 5)
+    np.savez(tmp_path / "x.npz", images=noise(10, 8, 8, seed=1), labels=[0, 1] * 5)  # of the same size
     os.utime(tmp_path / "x.npz", ns=(1, 1))
     train, _ = load(tmp_path / "x.npz")
     assert np.array_equal(train.pixels[:, 0].numpy(), noise(10, 8, 8, seed=1)[train.ids.numpy()])
@@ -131,7 +129,7 @@ def damage(entry: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", [*DAMAGES, f"no {FACTS}", f"no {PIXELS}"])
 @pytest.mark.parametrize("size", [None, 16])
-def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
+def test_a_damaged_entry_is_replaced_which_is_said_once(how, size, tmp_path, cache, caplog):
     made = tree(tmp_path / "own", {"a": 5, "b": 5}, side=16 if size else 8)
     if size:  # of two sizes, so that they are stored resized
         save(tmp_path / "own" / "b" / "x.png", noise(20, 20, 3))
@@ -139,6 +137,8 @@ def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
     before = [(part.pixels.clone(), part.mean) for part in load(tmp_path / "own", size=size)]
     (entry,) = cache.glob("*-*")
     assert entry.name.endswith("-16" if size else "-native")
+    load(tmp_path / "own", size=size)
+    assert not caplog.messages
     damage(entry, how)
     for part, (pixels, mean) in zip(load(tmp_path / "own", size=size), before, strict=True):
         assert torch.equal(part.pixels, pixels)
@@ -146,6 +146,9 @@ def test_a_damaged_entry_is_replaced(how, size, tmp_path, cache):
         keep = [i for i, path in enumerate(paths_of(part)) if path != "b/x.png"]
         check(part.select(torch.tensor(keep)), made)
     assert entries(cache) == [entry.name]
+    load(tmp_path / "own", size=size)
+    said = f"The images in {entry} are not those that were decoded: they are decoded again."
+    assert caplog.messages == [said]
 
 
 class Killed(BaseException):
@@ -174,7 +177,7 @@ def test_interrupted_decoding_leaves_nothing(kind, tmp_path, cache, monkeypatch)
 
 def test_two_threads_that_want_the_same_entry_decode_it_once(tmp_path, cache, monkeypatch):
     made = tree(tmp_path / "own", {"a": 50, "b": 50})
-    both, real = threading.Barrier(2, timeout=20), purge.data.decode.form_of
+    both, real = threading.Barrier(2, timeout=20), purge.data.decode.form_from
     decoded: list[Any] = []
     decode = purge.data.decode.decode
 
@@ -182,7 +185,7 @@ def test_two_threads_that_want_the_same_entry_decode_it_once(tmp_path, cache, mo
         both.wait()
         return real(*args)
 
-    monkeypatch.setattr(purge.data.decode, "form_of", meet)
+    monkeypatch.setattr(purge.data.decode, "form_from", meet)
     monkeypatch.setattr(purge.data.decode, "decode", lambda *args: decoded.append(1) or decode(*args))
     with ThreadPoolExecutor(2) as pool:
         for train, _ in pool.map(load, [tmp_path / "own"] * 2):
@@ -234,25 +237,3 @@ def test_an_entry_is_of_one_folder_and_one_size(tmp_path, cache):
         load(tmp_path / "1" / "own", size=size)
     names = sorted(name.rsplit("-")[-1] for name in entries(cache))
     assert names == ["16", "224", "24", "native", "native"]
-
-
-def test_a_damaged_entry_is_announced_in_one_line(tmp_path, cache, caplog):
-    tree(tmp_path / "own", {"a": 5, "b": 5})
-    before = load(tmp_path / "own")[0].pixels.clone()
-    load(tmp_path / "own")
-    assert not caplog.messages
-    (entry,) = cache.glob("*-*")
-    damage(entry, "other pixels")
-    assert torch.equal(load(tmp_path / "own")[0].pixels, before)
-    assert caplog.messages == [
-        f"The images in {entry} are not those that were decoded: they are decoded again."
-    ]
-    load(tmp_path / "own")
-    assert len(caplog.messages) == 1
-
-
-def test_pixels_are_compared_with_their_digest_once_in_a_process(tmp_path, cache, monkeypatch):
-    tree(tmp_path / "own", {"a": 5, "b": 5})
-    load(tmp_path / "own")  # compared when they were written
-    monkeypatch.setattr(purge.data.decode, "_content", lambda *_: pytest.fail("read again"))
-    load(tmp_path / "own")

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from purge.core.errors import DataError
 from purge.data.accept import accepted
-from purge.data.ids import rows_of_ids
-from purge.data.items import Form
+from purge.data.items import Form, rows_of_ids
 from tests.refusals import assert_sentence
 
 IDS = ("c-17", "c-4", "c-17", "7")

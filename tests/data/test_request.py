@@ -55,23 +55,19 @@ def test_dates_may_have_a_time_or_be_dates_of_python(when, kept):
     assert DeletionRequest(received=when, done="2026-11-02").received == kept
 
 
-@pytest.mark.parametrize("key", ["received", "done"])
-@pytest.mark.parametrize("wrong", ["1.11.2026", "2026-13-01", "yesterday", "", 20261101])
-def test_dates_are_checked_at_the_door(key, wrong):
-    with pytest.raises(DataError, match=rf"ISO 8601 as {key}, got .+ Fix: write 2026-11-01"):
-        DeletionRequest(**{key: wrong})
-
-
-def test_a_request_cannot_be_done_before_it_came():
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        *(({key: wrong}, rf"ISO 8601 as {key}, got .+ Fix: write 2026-11-01")
+          for key in ("received", "done") for wrong in ("1.11.2026", "2026-13-01", "soon", "", 20261101)),
+        *(({"id": wrong}, "text as id of a request") for wrong in ("", "  ", 17)),
+        ({"received": "2026-11-02", "done": "2026-11-01"}, "check both dates"),
+    ],
+)  # fmt: skip
+def test_fields_are_checked_at_the_door(given, words):
+    with pytest.raises(DataError, match=words):
+        DeletionRequest(**given)
     assert DeletionRequest(received="2026-11-01T23:00:00", done="2026-11-01").done == "2026-11-01"
-    with pytest.raises(DataError, match="check both dates"):
-        DeletionRequest(received="2026-11-02", done="2026-11-01")
-
-
-@pytest.mark.parametrize("wrong", ["", "  ", 17])
-def test_other_fields_are_text(wrong):
-    with pytest.raises(DataError, match="text as id of a request"):
-        DeletionRequest(id=wrong)
 
 
 # -- which samples ----------------------------------------------------------------------------------

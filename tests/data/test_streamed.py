@@ -16,14 +16,14 @@ from torch.utils.data import Dataset, Subset
 
 import purge
 from purge.core.errors import DataError, FileError, PurgeError
-from purge.data import backends, overlap, streamed
+from purge.data import backends, decode, overlap
 from purge.data.accept import accepted, as_samples
 from purge.data.cache import cache_folder, clear, entries
 from purge.data.formats import tar
 from purge.data.formats.parquet import _row_group
 from purge.data.load import load
 from tests.cli.commands import FEW_STEPS, command, good, read, refusal
-from tests.data.shards import add, jpegs, write_all, write_tar
+from tests.data.image_files import add, jpegs, write_all, write_tar
 
 FORMS = ("folder", "parquet", "tar")
 
@@ -83,7 +83,7 @@ def test_a_run_on_streamed_images_gives_the_same_bits(written, request_):
 
 
 def test_what_is_too_large_is_streamed_without_being_asked(written, monkeypatch):
-    monkeypatch.setattr(streamed, "LARGE", 1000)
+    monkeypatch.setattr(decode, "LARGE", 1000)
     assert load(written["folder"])[0].streamed
     assert not load(written["folder"], stream=False)[0].streamed
     assert not load(written["folder"], skip_bad=True)[0].streamed

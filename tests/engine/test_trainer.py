@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -171,13 +170,13 @@ def test_the_colours_of_an_epoch(augment):
 
 
 @pytest.mark.gpu
-def test_augmentation_is_the_same_on_every_device(few):
+def test_augmentation_is_the_same_on_every_device(few, monkeypatch):
     order = torch.arange(48).view(3, 16)
-    held = copy.copy(few)
-    held.backend = copy.copy(few.backend)
-    held.backend.device_fraction = 0  # stays in host memory
+    there = few.to("cuda")
+    monkeypatch.setattr("purge.data.prefetch.DEVICE_FRACTION", 0)
+    held = few.to("cuda")  # stays in host memory
     how = Recipe(augment="crop-flip", colour=0.3).augmentation
-    for images in (few.to("cuda"), held.to("cuda")):
+    for images in (there, held):
         there = images.replaced(change=Drawn(how, torch.Generator().manual_seed(3))).stream(order.cuda())
         here = few.replaced(change=Drawn(how, torch.Generator().manual_seed(3))).stream(order)
         for (a, _), (b, _) in zip(here, there, strict=True):

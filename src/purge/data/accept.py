@@ -14,17 +14,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from purge.core.errors import DataError, brief
+from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
-from purge.data.backends import Items, Tensors
-from purge.data.classes import as_numbers, names_of, numbered
+from purge.data.backends import ITEMS, Items, Tensors
+from purge.data.classes import as_labels, names_of, numbered
 from purge.data.dataframes import frame_values, is_frame, label_column
-from purge.data.foreign import are_arrays, check_pair, known_labels, length, unwrap
-from purge.data.ids import as_text, owners_in_columns
-from purge.data.items import Form, owner_in
+from purge.data.inputs import Inputs, pads_of, stretched, widest
+from purge.data.items import LABEL_KEYS, Form, as_text, input_and_label, native, owner_in, owners_in_columns
 from purge.data.prefetch import say_once
-from purge.data.ragged import pads_of, stretched, widest
 from purge.data.samples import Data, Origin, Samples
+
+ARRAYS = (Tensor, np.ndarray, list, tuple)  # what labels may be in
+MOST_SAMPLES = 1 << 31  # an index of them takes 16 GB
 
 Adapter: TypeAlias = Callable[[Any, Form, str], Samples]
 
@@ -98,8 +99,6 @@ def _of_one_order(
 ) -> dict[str, Samples]:
     """Sets whose labels were names, with their numbers in one order: the model's, or that of a set."""
     worded = {what: one for what, one in sets.items() if one.worded}
-    if not worded:
-        return sets
     known = {what: known_names(one, form.label) for what, one in sets.items()}
     unnamed = [what for what in sets if what not in worded and not known[what]]
     if unnamed and not order and worded.keys() & raw:
@@ -110,17 +109,13 @@ def _of_one_order(
         for name in ([one.names[i] for i in one.labels.unique().tolist()] if what in raw else one.names)
     }  # fmt: skip
     names = next((tuple(one) for one in (order, *known.values()) if there <= {*one}), tuple(sorted(there)))
-    return sets | {what: _renumbered(one, names) for what, one in worded.items()}
-
-
-def _renumbered(samples: Samples, names: tuple[str, ...]) -> Samples:
-    """The same labels as numbers in an order of names that has all that occur."""
-    if samples.names == names:
-        return samples
-    place = torch.zeros(len(samples.names), dtype=torch.long)
-    for number in samples.labels.unique().tolist():
-        place[number] = names.index(samples.names[number])
-    return samples.replaced(labels=place[samples.labels], names=names)
+    for what, one in worded.items():
+        if one.names != names:
+            place = torch.zeros(len(one.names), dtype=torch.long)
+            for number in one.labels.unique().tolist():
+                place[number] = names.index(one.names[number])
+            sets[what] = one.replaced(labels=place[one.labels], names=names)
+    return sets
 
 
 def known_names(samples: Samples, label: str | None = None) -> tuple[str, ...]:
@@ -150,8 +145,6 @@ def _of_one_table(sets: dict[str, Samples]) -> dict[str, Samples]:
 def _of_one_length(sets: dict[str, Samples]) -> dict[str, Samples]:
     """Sets with rows that were padded, all padded to the longest of them."""
     ragged = {what: one for what, one in sets.items() if one.backend.pads}
-    if not ragged:
-        return sets
     known = zip(*(one.backend.pads for one in ragged.values()), strict=True)  # of each tensor, of any set
     pads = tuple(next((pad for pad in each if pad is not None), None) for each in known)
     shapes = widest([one.backend.shapes for one in ragged.values()])
@@ -162,16 +155,6 @@ def _of_one_length(sets: dict[str, Samples]) -> dict[str, Samples]:
 
 
 # -- forms of data ------------------------------------------------------------------------------
-
-
-def _refuse_stream(data: Any, _form: Form, what: str) -> Samples:
-    """The samples to forget are looked up by number, again and again."""
-    stream = getattr(data, "dataset", data)
-    raise DataError(
-        f"{what} as a dataset whose items can be looked up by number",
-        f"a stream ({type(stream).__name__})",
-        "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
-    )
 
 
 def _from_loader(loader: Any, form: Form, what: str) -> Samples:
@@ -194,14 +177,14 @@ def _from_frame(frame: Any, form: Form, what: str) -> Samples:
     if form.adapt is not None:
         return _read(frame.to_dict("records"), form, what, origin=origin)
     label = label_column(frame, form.label, what)
-    named = isinstance(form.id_of, str)
-    owners = owners_in_columns(frame, form.id_of) if named else None
-    left = frame.drop(columns=[label, *([form.id_of] if named else [])])
+    ids = [form.id_of] if isinstance(form.id_of, str) else []
+    owners = owners_in_columns(frame, form.id_of) if ids else None
+    left = frame.drop(columns=[label, *ids])
     y, names, worded = numbered(frame[label], len(frame), what)
-    x = torch.as_tensor(frame_values(left, what))
+    x = Tensors(torch.as_tensor(frame_values(left, what)), cast=True)
     return Samples(
-        Tensors(x, cast=True), y, origin=origin, owners=owners or (), names=names, worded=worded,
-        columns=tuple(left.columns), paired=True,
+        x, y, origin=origin, owners=owners or (), names=names, worded=worded, columns=tuple(left.columns),
+        paired=True,
     )  # fmt: skip
 
 
@@ -232,29 +215,22 @@ def _from_items(data: Any, form: Form, what: str) -> Samples:
     part: dict[str, Any] = {"ids": rows, "origin": Origin.of(base, len(base)), "cut": base is not data}
     if n == 0:
         return Samples(Tensors(torch.empty(0)), torch.empty(0, dtype=torch.long), **part)
+    part["owners"] = _carried(data, n)
     plain = isinstance(base, TensorDataset) and type(base).__getitem__ is TensorDataset.__getitem__
     if plain and len(base.tensors) >= 2 and form.adapt is None:
-        return _from_table(base.tensors, _carried(data, n), form, what, part)
+        x = check_pair(base.tensors[:2], what)
+        at = 2 if form.owned and form.id_of is None else form.id_of
+        if isinstance(at, int) and -len(base.tensors) <= at < len(base.tensors):
+            part["owners"] = as_text(base.tensors[at][rows].tolist(), "the ids")
+        y = as_labels(base.tensors[1][rows], n, what)
+        return Samples(Tensors(x), y, rows=rows if part["cut"] else None, **part)
     listed = None if form.reads else known_labels(base)
     if listed is None:
         return _read(data, form, what)
     items = Items(data, n, form, None, what)  # which reads none of them before they are needed
     mine = listed[rows] if isinstance(listed, Tensor) else [listed[i] for i in rows.tolist()]
     y, names, worded = numbered(mine, n, what, names_of(base))
-    return Samples(items, y, names=names if worded else (), worded=worded, owners=_carried(data, n), **part)
-
-
-def _from_table(
-    tensors: Sequence[Tensor], owners: tuple[str, ...], form: Form, what: str, part: dict[str, Any]
-) -> Samples:
-    """Rows of a TensorDataset: inputs, labels and perhaps ids."""
-    if odd := inputs.unusable(tensors[:2]):
-        raise DataError(f"plain tensors in {what}", odd, "convert it to a dense tensor with values")
-    rows, at = part["ids"], 2 if form.owned and form.id_of is None else form.id_of
-    if isinstance(at, int) and -len(tensors) <= at < len(tensors):
-        owners = as_text(tensors[at][rows].tolist(), "the ids")
-    y = as_numbers(tensors[1][rows], len(rows), what)
-    return Samples(Tensors(tensors[0]), y, rows=rows if part["cut"] else None, owners=owners, **part)
+    return Samples(items, y, names=names if worded else (), worded=worded, **part)
 
 
 def _read(
@@ -300,10 +276,111 @@ def _carried(data: Any, n: int) -> tuple[str, ...]:
 
 ADAPTERS: list[tuple[Callable[[Any], bool], Adapter]] = [  # the first that fits; add a form above the last
     (lambda data: isinstance(data, Samples), lambda data, form, what: data),
-    (lambda data: isinstance(getattr(data, "dataset", data), IterableDataset), _refuse_stream),
     (lambda data: isinstance(data, DataLoader), _from_loader),
     (is_frame, _from_frame),
     (lambda data: isinstance(data, list) and len(data) > 2, _from_items),  # a pair may be a list, too
     (lambda data: isinstance(data, (tuple, list)), _from_pair),
     (lambda data: True, _from_items),
 ]
+
+
+# -- what is in them ------------------------------------------------------------------------------
+
+
+def length(data: Any, what: str = "the dataset") -> int:
+    """How many items a dataset has, or a DataError if it cannot say."""
+    rows, looped = hasattr(data, "__getitem__"), hasattr(data, "__iter__")
+    stream = isinstance(data, IterableDataset) or (looped and not rows)
+    no_items = not rows or not hasattr(data, "__len__")
+    if stream or no_items or isinstance(data, (Mapping, str, Tensor, np.ndarray)):
+        kind = type(data).__name__
+        raise DataError(
+            f"{what} as a pair of tensors, a DataFrame or a dataset whose items can be looked up by number",
+            f"a stream ({kind})" if stream else kind,
+            "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
+        )
+    try:
+        n = len(data)
+        if n > MOST_SAMPLES:
+            raise OverflowError(f"{n} items")
+    except (Exception, SystemExit) as error:  # whatever the dataset's own code may raise
+        fix = f"make __len__ return the number of items, at most {MOST_SAMPLES}"
+        raise DataError(f"a length of {what}", first_line(error), fix) from error
+    return n
+
+
+def unwrap(dataset: Any) -> tuple[Any, Tensor]:
+    """The dataset under any nesting of Subset, and the indices into it."""
+    index = torch.arange(length(dataset))
+    while isinstance(dataset, Subset):
+        n = length(dataset.dataset)
+        try:
+            own = np.asarray(list(dataset.indices) or np.empty(0, np.int64))
+        except ValueError:  # lists of unequal length
+            own = np.empty((0, 0))
+        if own.ndim != 1 or own.dtype.kind not in "iu" or not bool(((own >= -n) & (own < n)).all()):
+            what = f"whole numbers as indices of a Subset below {n}"
+            got = brief(list(dataset.indices)[:5])
+            raise DataError(what, got, "pass positions in the dataset, Subset(dataset, [0, 1])")
+        index = torch.from_numpy(own.astype(np.int64))[index]
+        index = torch.where(index < 0, index + n, index)
+        dataset = dataset.dataset
+    return dataset, index
+
+
+def known_labels(dataset: Any) -> Sequence[Any] | Tensor | None:
+    """Labels that a dataset lists, as those of torchvision do, so that not every item must be read.
+
+    What is called ``labels`` is believed if it agrees with some items.
+    """
+    if getattr(dataset, "target_transform", None) is not None:
+        return None
+    listed = getattr(dataset, "targets", None)
+    if listed is None and _are_labels(named := getattr(dataset, "labels", None), dataset):
+        listed = named
+    columns = getattr(dataset, "column_names", None) if hasattr(dataset, "features") else None
+    if listed is None and isinstance(columns, list):  # Hugging Face
+        listed = next((list(dataset[key]) for key in LABEL_KEYS if key in columns), None)
+    if isinstance(listed, (list, tuple)) and listed and all(isinstance(one, str) for one in listed):
+        return listed if len(listed) == len(dataset) else None
+    try:
+        labels = torch.as_tensor(listed)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return labels if labels.ndim and len(labels) == len(dataset) else None
+
+
+def _are_labels(listed: Any, dataset: Any) -> bool:
+    """Is it a list of whole numbers, one per item and those that a few items have?"""
+    try:
+        labels, n = torch.as_tensor(listed), len(dataset)
+        rows = [i * n // ITEMS for i in range(ITEMS)]
+        return labels.shape == (n,) and all(int(input_and_label(dataset[i])[1]) == labels[i] for i in rows)
+    except Exception:  # whatever it is, and whatever the dataset's own code may raise
+        return False
+
+
+def are_arrays(x: Any) -> bool:
+    """Is it a tensor or an array, or a dict or tuple of them?"""
+    nested = isinstance(x, (dict, tuple)) and bool(x)
+    return all(isinstance(part, (Tensor, np.ndarray)) for part in (inputs.leaves(x) if nested else [x]))
+
+
+def check_pair(data: Sequence[Any], what: str) -> Inputs:
+    """The inputs of a pair of inputs and labels, whose arrays become tensors."""
+    if len(data) != 2 or not isinstance(data[1], ARRAYS) or not are_arrays(data[0]):
+        kinds = ", ".join(type(part).__name__ for part in data[:4])
+        raise DataError(f"{what} as a pair of tensors (x, y)", f"({kinds})", "pass (inputs, labels)")
+    try:
+        x = inputs.apply(lambda t: torch.as_tensor(native(t)), data[0])
+        odd = inputs.unusable((x, data[1]))
+    except TypeError:
+        x, odd = None, f"an array of {', '.join({str(part.dtype) for part in inputs.leaves(data[0])})}"
+    if odd:
+        raise DataError(f"plain tensors of numbers in {what}", odd, "convert it to dense floats with values")
+    lengths = [tuple(t.shape[:1]) for t in inputs.leaves(x)]
+    lengths.append(tuple(np.shape(data[1])[:1]) if isinstance(data[1], np.ndarray) else (len(data[1]),))
+    if not all(lengths) or len(set(lengths)) > 1:
+        fix = "pass tensors with the same first dimension"
+        raise DataError(f"as many inputs as labels in {what}", " and ".join(map(str, lengths)), fix)
+    return x

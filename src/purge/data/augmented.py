@@ -122,7 +122,7 @@ def in_words(how: Augmentation | Change | None, samples: Samples) -> str | None:
 
 def check_change(change: Change, samples: Samples, what: str) -> None:
     """Refuse a function that makes of two samples something else than two samples of the same shape."""
-    x = few(samples)
+    x, fix = few(samples), "return a batch of the same shape and type, or leave augment out"
 
     def form(batch: Inputs) -> str:
         """Shape, type and device of every tensor in a batch."""
@@ -135,10 +135,8 @@ def check_change(change: Change, samples: Samples, what: str) -> None:
     try:
         got = form(_changed_by(change, inputs.apply(torch.clone, x)))
     except Exception as error:  # whatever a user's function may raise
-        fix = "pass a function of a batch of inputs on the device of the run"
-        raise MethodError(f"augment to take a batch of {what}, {form(x)}", first_line(error), fix) from error
+        got, fix = first_line(error), "pass a function of a batch of inputs on the device of the run"
     if got != form(x):
-        fix = "return a batch of the same shape and type, or leave augment out"
         raise MethodError(f"augment to return {what} like {form(x)}", f"{got} from {_name(change)}", fix)
 
 

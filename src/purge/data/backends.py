@@ -20,10 +20,9 @@ from purge.core.errors import DataError, PurgeError, first_line
 from purge.core.plugins import processes_without_current_folder
 from purge.data import inputs
 from purge.data.identity import Seen
-from purge.data.inputs import Inputs
+from purge.data.inputs import Inputs, Shapes, shapes_of, stretched
 from purge.data.items import ADAPT, Form, Item, collated
-from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
-from purge.data.ragged import Shapes, shapes_of, stretched
+from purge.data.prefetch import Order, copied_ahead, fits, say_once
 
 RESIDENT_BYTES = 2 << 30  # items up to this size are read once and kept as tensors
 ITEMS, READS = 16, 160  # items that are read again to see whether they differ, and how often in all
@@ -132,15 +131,10 @@ class Tensors(Backend):
         there = copy.copy(there)
         there.device = device
         size = there.bytes(len(there) if rows is None else len(rows))
-        if not there._resident and fits(size, device):
+        if not there._resident and fits(size, device, "inputs"):
             x = there.x if rows is None else there.raw(rows)
             there.x, there.home, there.seen, there._as = inputs.to(x, device), device, Seen(), {}
             return there, None
-        if not there._resident:
-            say_once(
-                f"The inputs ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free "
-                f"memory of {device}: they stay in host memory and are copied ahead of use."
-            )
         return there, rows
 
     def padded_to(self, shapes: Shapes, pads: Sequence[Any], what: str) -> Self:
@@ -192,24 +186,18 @@ class Items(Backend):
 
     def _differs(self, i: int) -> bool:
         """Does an item differ when it is read again? NaN does not differ from NaN."""
-        first = inputs.leaves(self._item(i))
+        read = partial(self.guarded, partial(self.raw, torch.tensor([i])))
+        first = inputs.leaves(read())
         for _ in range(math.ceil(READS / min(ITEMS, len(self)))):
-            for a, b in zip(first, inputs.leaves(self._item(i)), strict=False):
-                if (
-                    a.shape == b.shape
-                    and not torch.equal(a, b)
-                    and bool(((a != b) & ((a == a) | (b == b))).any())
-                ):
+            for a, b in zip(first, inputs.leaves(read()), strict=False):
+                if a.shape == b.shape and bool(((a != b) & ((a == a) | (b == b))).any()):
                     return True
         return False
-
-    def _item(self, i: int) -> Inputs:
-        return self.guarded(lambda: self.read([self.dataset[i]]).x)
 
     def bytes(self, rows: int) -> int:
         """How many bytes so many items take, if all take as much as the first one."""
         if "size" not in self._facts:
-            self._facts["size"] = inputs.size(self._item(0))
+            self._facts["size"] = inputs.size(self.guarded(partial(self.raw, torch.tensor([0]))))
         return rows * int(self._facts["size"])
 
     def keeps(self, rows: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import shutil
 import stat
@@ -39,7 +38,11 @@ def cache_folder() -> Path:
     private = os.environ.get(NO_CACHE, "")
     if private in ("", "0"):
         return user_folder()
-    return Path(private) if os.path.isabs(private) else _until_exit()
+    if not os.path.isabs(private):  # asked for from outside: one that lives as long as the process
+        block = ExitStack()
+        block.enter_context(no_cache())
+        atexit.register(block.close)
+    return Path(os.environ[NO_CACHE])
 
 
 @contextmanager
@@ -53,14 +56,6 @@ def no_cache() -> Iterator[None]:
         finally:
             os.environ.pop(NO_CACHE)
             os.environ |= {} if before is None else {NO_CACHE: before}
-
-
-@functools.cache
-def _until_exit() -> Path:
-    block = ExitStack()
-    block.enter_context(no_cache())
-    atexit.register(block.close)
-    return Path(os.environ[NO_CACHE])
 
 
 def name_in_cache(folder: Path) -> str:

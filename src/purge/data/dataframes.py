@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from purge.core.errors import DataError, brief, did_you_mean
-from purge.data.ids import as_list
-from purge.data.items import ADAPT, LABEL_KEYS
-
-SHOWN = 12  # columns that a message names
+from purge.data.items import ADAPT, LABEL_KEYS, as_list
 
 
 def is_frame(data: Any) -> bool:
@@ -23,12 +20,10 @@ def is_frame(data: Any) -> bool:
 def frame_values(frame: Any, what: str) -> Any:
     """The columns as numbers in 32 bits, (N, columns); True is 1."""
     kinds = [getattr(dtype, "kind", "O") for dtype in frame.dtypes]
-    if not kinds:
-        raise DataError(f"columns of inputs in {what}", "none", "leave some beside label and id")
     odd = [i for i, kind in enumerate(kinds) if kind not in "biuf"]
-    if odd:
+    if odd or not kinds:
         names = [frame.columns[i] for i in odd]
-        got = f"{frame.dtypes.iloc[odd[0]]} in {brief(names[0])}"
+        got = f"{frame.dtypes.iloc[odd[0]]} in {brief(names[0])}" if odd else "no columns of inputs"
         encode = f"pd.get_dummies(df, columns={names[:3]!r})"
         fix = f"encode it, {encode}, drop it, name it in id_of=, or pass {ADAPT}"
         raise DataError(f"numbers in the columns of {what}", got, fix)
@@ -41,12 +36,10 @@ def label_column(frame: Any, label: str | None, what: str) -> str:
     fitting = [name for name in columns if (name in LABEL_KEYS if label is None else name == label)]
     if len(fitting) == 1:
         return str(fitting[0])
-    if label is not None:
-        got = f"{brief(label)} {len(fitting)} times"
-        fix = "rename the others" if fitting else did_you_mean(label, map(str, columns[:20]))
-    else:
-        more = f" and {len(columns) - SHOWN} more" if len(columns) > SHOWN else ""
-        got = f"columns {', '.join(map(str, columns[:SHOWN]))}{more}"
+    got = f"{brief(label)} {len(fitting)} times"
+    fix = "rename the others" if fitting else did_you_mean(str(label), map(str, columns[:20]))
+    if label is None:
+        got = f"columns {brief(columns)}"
         fix = f'pass label="…", the column of the label, or {ADAPT}'
     raise DataError(f"one column of {what} as the label", got, fix)
 

@@ -1,6 +1,9 @@
-"""Encoded images to pixels: of any mode and size that Pillow reads, decoded once and kept in the cache.
+"""Encoded images to pixels: of any mode and size that Pillow reads, kept in the cache or decoded on demand.
 
 An entry of the cache has a ``<part>.bin`` of uint8 pixels for each part, and ``facts.json``, written last.
+Images that are too many to keep are decoded where they lie, whenever a batch needs them: a :class:`Shelf`
+takes the place of the tensor of pixels in :class:`purge.Images`, so that a run on them gives the same
+weights. What cannot be known without reading every image is then taken from ``SAMPLE`` of them.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+from torch import Tensor
 
 from purge.core.errors import DataError, FileError
 from purge.core.files import below, file_errors, read_json, write_json
@@ -35,6 +40,8 @@ TINY = 64 * 64  # pixels; decoding so few is mostly Python code, where a second 
 NATIVE = 256  # images of equal size are stored unchanged up to this side
 DEFAULT_SIZE = 224  # all others are resized to this, unless another size is asked for
 CHUNK = 64  # images that a thread decodes at a time
+SAMPLE = 1024  # images that stand for all of them where they are not kept
+LARGE = 8 << 30  # bytes of files from which on images are not kept unless the caller says otherwise
 
 
 class PixelForm(NamedTuple):
@@ -58,7 +65,17 @@ def decoded(source: Source, *, size: int | None, progress: bool) -> tuple[Path, 
         if facts := _facts(store.path(key)):
             return store.path(key), facts
     parts, names = source.checked()
-    form, native = form_of(parts, size, progress)
+    seen: set[PixelForm | None] = set()
+    with progress_line("read image headers", sum(len(p.labels) for p in parts.values()), progress) as on:
+        for part in parts.values():
+            if isinstance(part, Decoded):
+                seen.add(PixelForm(*channels_first(part.pixels).shape[1:]))
+                continue
+            on_disk = isinstance(part.item(0), Path)  # opening files is mostly waiting
+            for forms in _in_parallel(header, part.items(), os.cpu_count() or 1 if on_disk else 1):
+                seen.update(forms)
+                on(len(forms), "")
+    form, native = form_from(seen, size)
 
     def make(folder: Path) -> None:
         if folder.exists():
@@ -119,14 +136,9 @@ def _content(pixels: Path, labels: list[int], names: Sequence[str]) -> str:
 
 
 def _written(
-    folder: Path,
-    source: str,
-    parts: Parts,
-    form: PixelForm,
-    workers: int,
-    names: tuple[str, ...],
+    folder: Path, source: str, parts: Parts, form: PixelForm, workers: int, names: Sequence[str],
     progress: bool,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Write the pixels of all parts; returns the facts about them."""
     made: dict[str, Any] = {}
     counts = np.zeros((form.channels, 256), dtype=np.int64)
@@ -172,22 +184,63 @@ def mean_and_std(counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
     return mean.round(4).tolist(), np.maximum(std.round(4), 1e-3).tolist()
 
 
+# -- what is not kept ---------------------------------------------------------------------------
+
+
+class Shelf:
+    """What a tensor of pixels is to Images: indexed by rows, each decoded when it is asked for."""
+
+    device, decodes = torch.device("cpu"), True
+
+    def __init__(self, part: Encoded, form: PixelForm, workers: int) -> None:
+        self.part, self._form, self._workers = part, form, workers
+        self.shape = (len(part.labels), *form)
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """The pixels (n, C, H, W) of some rows, each decoded once, in the order in which they lie."""
+        wanted = torch.arange(self.shape[0])[rows] if isinstance(rows, slice) else rows
+        once, place = wanted.unique(return_inverse=True)
+        pixels = np.empty((len(once), *self.shape[1:]), np.uint8)
+
+        def fill(at: int, row: int) -> None:
+            decoded = decode(self.part.item(row), self._form)
+            if decoded is None:
+                got, fix = f"{self.part.paths[row]}, which cannot be read", "repair or remove it"
+                raise DataError("images that can be decoded", got, fix)
+            pixels[at] = decoded
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            each = pool.map if self._workers > 1 else map
+            deque(each(fill, range(len(once)), once.tolist()), maxlen=0)
+        return torch.from_numpy(pixels)[place]
+
+
+def is_large(source: Source) -> bool:
+    """Are its files too large to keep all images?"""
+    return sum(sum(_stamp(path)[:1]) for path in source.files) > LARGE
+
+
+def on_shelves(
+    source: Source, size: int | None, measure: bool
+) -> tuple[dict[str, Shelf], tuple[str, ...], tuple[list[float], list[float]]]:
+    """The parts of a source, its class names and, if they are to be measured, mean and std."""
+    parts, names = source.checked()
+    encoded = {name: part for name, part in parts.items() if isinstance(part, Encoded)}
+    if encoded.keys() != parts.keys():
+        fix = "leave out --stream (stream=True), or store them as files in folders, in Parquet or in .tar"
+        raise DataError("images that can be read one by one to stream them", f"those of {source.name}", fix)
+    first = encoded.get("train") or encoded["all"]
+    n = len(first.labels)
+    some = torch.arange(n) if n <= SAMPLE else torch.linspace(0, n - 1, SAMPLE).long()
+    form, native = form_from({header(first.item(i)) for i in some.tolist()}, size)
+    shelves = {name: Shelf(part, form, threads(form, native=native)) for name, part in encoded.items()}
+    counts = np.zeros((form.channels, 256), dtype=np.int64)
+    for rows in some.split(128) if measure else ():
+        counts += histogram((shelves.get("train") or shelves["all"])[rows].numpy())
+    return shelves, names, mean_and_std(counts) if measure else ([0.0], [1.0])
+
+
 # -- how it is decoded --------------------------------------------------------------------------
-
-
-def form_of(parts: Parts, size: int | None, progress: bool) -> tuple[PixelForm, bool]:
-    """The form in which to store all images, and whether that is the form they already have."""
-    seen: set[PixelForm | None] = set()
-    with progress_line("read image headers", sum(len(p.labels) for p in parts.values()), progress) as on:
-        for part in parts.values():
-            if isinstance(part, Decoded):
-                seen.add(PixelForm(*channels_first(part.pixels).shape[1:]))
-                continue
-            on_disk = isinstance(part.item(0), Path)  # opening files is mostly waiting
-            for forms in _in_parallel(header, part.items(), os.cpu_count() or 1 if on_disk else 1):
-                seen.update(forms)
-                on(len(forms), "")
-    return form_from(seen, size)
 
 
 def form_from(seen: Collection[PixelForm | None], size: int | None) -> tuple[PixelForm, bool]:

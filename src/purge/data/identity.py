@@ -22,14 +22,14 @@ from torch import Tensor
 
 from purge.core.errors import DataError
 from purge.data import inputs
-from purge.data.inputs import Inputs
-from purge.data.ragged import without_pads
+from purge.data.inputs import Inputs, without_pads
 
 if TYPE_CHECKING:
     from purge.data.backends import Backend
     from purge.data.samples import Samples
 
 BLOCK = 1 << 24  # bytes of samples that are looked at at a time
+ROWS = 256  # samples that a model sees at a time
 SKETCH = 8  # side of the small grey versions of images
 UNSEEN = -1  # in place of the label of a row that was not looked at
 Digests = NDArray[np.uint8]  # (N, 32)
@@ -141,7 +141,7 @@ def same_samples(a: Samples, b: Samples) -> Tensor | None:
 
 
 def identities(samples: Samples) -> Tensor:
-    """A name for each sample, (N,) on the CPU: the id of an image, a hash of the content elsewhere.
+    """A name for each sample, (N,) on the CPU: the id of an image, its fingerprint elsewhere.
 
     A name does not depend on which other samples there are. Samples of equal content share a name. Data
     that differs whenever it is read is refused.
@@ -152,31 +152,14 @@ def identities(samples: Samples) -> Tensor:
             "items that differ when read again (random transforms?)",
             "use purge.Images and let the recipe augment",
         )
-    return fingerprints(samples) if samples.pixel_shape is None else samples.ids
+    return fingerprints(samples, stored=True) if samples.pixel_shape is None else samples.ids
 
 
-def fingerprints(samples: Samples) -> Tensor:
-    """A 64-bit hash of every sample and its label, (N,) on the CPU; equal samples, equal hashes.
-
-    These are in files of ensembles and logs, and so cannot become digests.
-    """
-    if len(samples) == 0:
-        return torch.empty(0, dtype=torch.long)
-    width = _words(samples.take(torch.arange(1))[0]).shape[1]
-    generator = torch.Generator().manual_seed(0)
-    odd = 2 * torch.randint(-(2**62), 2**62, (width,), generator=generator) + 1
-    hashes = []
-    for x, y in samples.stream(torch.arange(len(samples)).split(max(1, (1 << 24) // max(1, width)))):
-        # Spread the bits of each number over all 64 (small floats differ in a few high ones only),
-        # then add up with a weight per position; integers wrap around, so the order does not matter.
-        words = _words(x) * 0x1E3779B97F4A7C15
-        hashed = ((words ^ (words >> 32)) * odd.to(words.device)).sum(1)
-        hashes.append((hashed * 1_000_003 + y).cpu())
-    return torch.cat(hashes)
-
-
-def _words(x: Inputs) -> Tensor:
-    """All that a sample is made of as whole numbers, (N, width)."""
-    integers = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
-    rows = [t.contiguous().view(integers[t.element_size()]).reshape(len(t), -1) for t in inputs.leaves(x)]
-    return torch.cat([t.long() for t in rows], 1)
+def fingerprints(samples: Samples, *, stored: bool = False) -> Tensor:
+    """The first 64 bits of the digest of each sample, (N,) on the CPU: as stored, or as a model sees it."""
+    seen, each = samples.look() if stored else None, [np.empty((0, 32), np.uint8)]
+    if seen is not None:
+        each = [seen.digests]
+    elif len(samples):
+        each = [digests(x, y) for x, y in samples.stream(torch.arange(len(samples)).split(ROWS))]
+    return torch.from_numpy(np.concatenate(each).view(np.int64)[:, 0].copy())

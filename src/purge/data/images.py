@@ -16,9 +16,10 @@ from torch import Tensor
 from purge.core.errors import DataError, brief, first_line
 from purge.data import inputs
 from purge.data.backends import Backend
-from purge.data.formats.source import MOST_CLASSES, class_names
+from purge.data.classes import as_labels
+from purge.data.formats.source import class_names
 from purge.data.identity import Seen
-from purge.data.prefetch import DEVICE_FRACTION, Order, copied_ahead, fits, say_once
+from purge.data.prefetch import Order, copied_ahead, fits
 from purge.data.samples import Origin, Samples
 
 
@@ -29,19 +30,30 @@ class Pixels(Backend):
 
     def __init__(
         self, store: Any, mean: tuple[float, ...], std: tuple[float, ...], size: int | None,
-        channels: int | None, device_fraction: float, transform: Callable[[Tensor], Tensor] | None,
+        channels: int | None, transform: Callable[[Tensor], Tensor] | None,
     ) -> None:  # fmt: skip
         self.store = store  # a tensor (N, C, H, W), or what decodes the rows that it is asked for
         self.streamed = not isinstance(store, Tensor)
         self.mean, self.std, self.size, self.channels = mean, std, size, channels or store.shape[1]
         self.home, self.pixel_shape = store.device, tuple(store.shape[1:])
-        self.device_fraction, self.transform = device_fraction, transform
-        self.seen, self.dtype = Seen(), torch.float32
+        self.transform, self.seen, self.dtype = transform, Seen(), torch.float32
         self._deliver_to(store.device)
         h, w = (size, size) if size else store.shape[2:]
         self.shape: tuple[int, ...] = (self.channels, h, w)
-        if transform is not None:
-            self.shape = self._transformed_shape()
+        if transform is None:
+            return
+        pixels = store[:2]  # it is tried on two of them
+        try:
+            once, again = self._prepared(pixels), self._prepared(pixels)
+            got = f"a batch of shape {tuple(once.shape)} for {len(pixels)} images"
+            if once.ndim == 4 and len(once) == len(pixels):
+                got = "" if torch.equal(once, again) else "random ones"
+        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
+            got = first_line(error)
+        if got:
+            what = "the same float images (B, C, H, W) from the transform each time"
+            raise DataError(what, got, "return an image for each, and leave what is random to augment")
+        self.shape = tuple(once.shape[1:])
 
     def __len__(self) -> int:
         return int(self.store.shape[0])
@@ -59,14 +71,9 @@ class Pixels(Backend):
         there.dtype = dtype
         if not self.streamed and device != self.store.device:
             size = self.bytes(len(self) if rows is None else len(rows))
-            if fits(size, device, self.device_fraction):
+            if fits(size, device, "images"):
                 there.store, there.seen, rows = self._copied_to(rows, device), Seen(), None
                 there.home = device
-            else:
-                say_once(
-                    f"The images ({size / 1e9:.1f} GB) do not fit into {self.device_fraction:.0%} of "
-                    f"the free memory of {device}: they stay in host memory and are copied ahead of use."
-                )
         there._deliver_to(device)
         return there, rows
 
@@ -96,9 +103,8 @@ class Pixels(Backend):
 
     def take(self, rows: Tensor, moves: Tensor | None = None) -> Tensor:
         """Images prepared for a model; ``moves``: how each is moved, as ``draw_moves`` gives it."""
-        if self.resident:
-            rows = rows.to(self.device)
-            return self._prepared(self.store[rows] if moves is None else moved(self.store, rows, moves))
+        if self.resident and moves is not None:
+            return self._prepared(moved(self.store, rows, moves))
         return self._from_host(self.raw(rows).to(self.device), moves)
 
     def stream(self, order: Iterable[Tensor], moves: Order | None = None) -> Iterator[Tensor]:
@@ -124,21 +130,6 @@ class Pixels(Backend):
         x = x.expand(-1, self.channels, -1, -1).to(self.dtype)
         return x if self.transform is None else self.transform(x).to(self.dtype)
 
-    def _transformed_shape(self) -> tuple[int, ...]:
-        """The shape of images behind the transform, which is tried on two of them."""
-        pixels = self.store[:2]
-        try:
-            once, again = self._prepared(pixels), self._prepared(pixels)
-            got = f"a batch of shape {tuple(once.shape)} for {len(pixels)} images"
-            if once.ndim == 4 and len(once) == len(pixels):
-                if torch.equal(once, again):
-                    return tuple(once.shape[1:])
-                got = "random ones"
-        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
-            got = first_line(error)
-        what = "the same float images (B, C, H, W) from the transform each time"
-        raise DataError(what, got, "return an image for each, and leave what is random to augment")
-
     def alike(self) -> tuple[Any, ...]:
         """What two sets of images must have in common to be one."""
         return self.mean, self.std, self.size, self.channels, self.dtype, self.pixel_shape, self.transform
@@ -163,7 +154,6 @@ class Images(Samples):
         ids: a number for each image, by which images of one source are told apart; by default its row.
         paths: of all images of the source, by their ids.
         source: a name that images of the same origin share; by default one of its own.
-        device_fraction: share of the free memory of a device that the pixels may take up.
         transform: a function from a batch of scaled images to a batch, applied last; it must not draw random
             numbers.
 
@@ -189,17 +179,29 @@ class Images(Samples):
         ids: Tensor | None = None,
         paths: Sequence[str] = (),
         source: str = "",
-        device_fraction: float = DEVICE_FRACTION,
         transform: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        decoding = getattr(pixels, "decodes", False)  # a Shelf: see streamed.py
-        # In place of pixels that are decoded when they are asked for a tensor that takes a single byte.
-        checked = torch.zeros(1, dtype=torch.uint8).expand(pixels.shape) if decoding else pixels
-        _check_images(checked, size, channels, ids)
+        odd = inputs.unusable(pixels)
+        if isinstance(pixels, Tensor):
+            odd = odd or f"{tuple(pixels.shape)} of {pixels.dtype}"
+            odd = "" if odd.endswith(" of torch.uint8") and pixels.ndim == 4 else odd
+        elif not getattr(pixels, "decodes", False):  # as a Shelf does: see decode.py
+            odd = type(pixels).__name__
+        if odd:
+            raise DataError("pixels as a uint8 tensor (N, C, H, W)", odd, "convert the images to uint8")
         n, own = pixels.shape[:2]
+        numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
+        if ids is not None and not (numbers and ids.shape == (n,)):
+            got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise DataError(f"one id of 64 bits per image, shape ({n},)", got, "leave ids out")
+        if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
+            raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
+        if channels not in (None, own) and not channels > own == 1:
+            fix = "only grey images can be repeated to more channels"
+            raise DataError(f"{own} channels, as the images have", str(channels), fix)
         mean, std = per_channel(mean, "mean", own), per_channel(std, "std", own)
         super().__init__(
-            Pixels(pixels, mean, std, size, channels, device_fraction, transform),
+            Pixels(pixels, mean, std, size, channels, transform),
             as_labels(labels, n, "the images"),
             ids=ids,
             origin=Origin(source or uuid.uuid4().hex),
@@ -210,7 +212,7 @@ class Images(Samples):
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
-        place = f"on {self.device}" if self.resident else f"in host memory for {self.device}"
+        place = f"on {self.device}" if self.backend.resident else f"in host memory for {self.device}"
         return f"Images({len(self)} × {shape} {place})"
 
     @property
@@ -233,40 +235,6 @@ class Images(Samples):
     def channels(self) -> int:
         """Of the images that a model sees."""
         return self.backend.channels
-
-    @property
-    def transform(self) -> Callable[[Tensor], Tensor] | None:
-        """What is applied last."""
-        return self.backend.transform
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the floats that images are given out as."""
-        return self.backend.dtype
-
-    @property
-    def resident(self) -> bool:
-        """Are the pixels where the batches are wanted?"""
-        return self.backend.resident
-
-
-def _check_images(pixels: Any, size: Any, channels: Any, ids: Any) -> None:
-    """Refuse what cannot be the pixels of images, or an option of theirs."""
-    tensor = isinstance(pixels, Tensor)
-    odd = inputs.unusable(pixels)
-    if odd or not tensor or pixels.ndim != 4 or pixels.dtype != torch.uint8:
-        got = odd or (f"{tuple(pixels.shape)} of {pixels.dtype}" if tensor else type(pixels).__name__)
-        raise DataError("pixels as a uint8 tensor (N, C, H, W)", got, "convert the images to uint8")
-    n, own = pixels.shape[:2]
-    numbers = isinstance(ids, Tensor) and not inputs.unusable(ids) and ids.dtype == torch.int64
-    if ids is not None and not (numbers and ids.shape == (n,)):
-        got = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
-        raise DataError(f"one id of 64 bits per image, shape ({n},)", got, "leave ids out")
-    if size is not None and not (isinstance(size, int) and 1 <= size <= 4096):
-        raise DataError("a size from 1 to 4096 pixels", repr(size), "pass size=32, say")
-    if channels not in (None, own) and not channels > own == 1:
-        fix = "only grey images can be repeated to more channels"
-        raise DataError(f"{own} channels, as the images have", str(channels), fix)
 
 
 def per_channel(values: Any, what: str, n: int | None = None, of: str = "channel") -> tuple[float, ...]:
@@ -356,25 +324,3 @@ def recoloured(x: Tensor, colours: Tensor) -> Tensor:
     gain, shift = colours.to(x.dtype)[..., None, None].unbind(2)  # each (B, C, 1, 1)
     mean = x.mean((2, 3), keepdim=True)
     return mean + (x - mean) * gain + shift
-
-
-def as_labels(y: Any, n: int, what: str) -> Tensor:
-    """Labels as an int64 tensor (N,) on the CPU, or a DataError that says what they are."""
-    try:
-        y = torch.as_tensor(y)
-        odd = inputs.unusable(y)
-        if not odd and (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):
-            odd = str(y.dtype)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        odd = type(y).__name__
-    if odd:
-        raise DataError(f"whole numbers as labels in {what}", odd, "convert them with y.long()")
-    if y.shape != (n,):
-        got, fix = str(tuple(y.shape)), "pass class indices, not one-hot rows"
-        raise DataError(f"one label per sample in {what}, shape ({n},)", got, fix)
-    labels: Tensor = y.detach().long().cpu()
-    low, high = (int(labels.min()), int(labels.max())) if n else (0, 0)
-    if low < 0 or high >= MOST_CLASSES:
-        got, fix = str(low if low < 0 else high), "number the classes 0 … K-1"
-        raise DataError(f"labels from 0 to {MOST_CLASSES - 1} in {what}", got, fix)
-    return labels

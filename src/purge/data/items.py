@@ -1,10 +1,13 @@
-"""Items of a dataset, in whatever form people keep them: where inputs, label and owner are."""
+"""Items of a dataset, in whatever form people keep them: where inputs, label and owner are.
+
+An owner is whose a sample is: the user's own id, such as a customer number or an e-mail address, as text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +15,6 @@ from torch import Tensor
 
 from purge.core.errors import DataError, brief, did_you_mean
 from purge.data import inputs
-from purge.data.ids import IdOf
 from purge.data.inputs import Inputs
 
 # Where items that are dicts keep their inputs. What models of Hugging Face take by name goes together;
@@ -24,9 +26,11 @@ INPUT_KEYS = ("image", "img", "x", "input", "inputs", "features", "data")  # of 
 LABEL_KEYS = ("label", "labels", "target", "targets", "y", "class")
 
 ADAPT = "adapt=lambda item: (inputs, label)"
-LABEL_TYPES = (int, np.integer, np.bool_, str, Tensor, np.ndarray, list)
+
+SHOWN = 3  # ids that a message may name: they are personal data
 
 Adapt = Callable[[Any], Any]
+IdOf: TypeAlias = "str | int | Sequence[Any] | Any | None"  # a column or key, a position, or the ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +41,6 @@ class Form:
     id_of: IdOf = None  # column, key or position of the owner, or the owners themselves
     adapt: Adapt | None = None  # from one item to (inputs, label) or (inputs, label, id)
     owned: bool = False  # the owners are needed: look for them where they usually are
-
-    def __post_init__(self) -> None:
-        if self.adapt is not None and not callable(self.adapt):
-            raise DataError("a function as adapt", brief(self.adapt), f"pass {ADAPT}")
-        if self.label is not None and not isinstance(self.label, str):
-            raise DataError("the name of a column or key as label", brief(self.label), 'pass label="churned"')
 
     @property
     def explicit(self) -> bool:
@@ -70,35 +68,35 @@ class Item(NamedTuple):
 
 def collated(items: Sequence[Any], form: Form, collate: Callable[[Any], Any] | None, what: str) -> Item:
     """Items of any form as a batch."""
-    if form.adapt is not None:
-        each = [_adapted(form.adapt(item), what) for item in items]
-        xs, labels, owners = map(list, zip(*each, strict=True))
-        return Item(stacked(xs, what), labels, owners)
-    owners = [owner_in(item, form) for item in items]
-    if collate is not None:
+    if collate is not None and form.adapt is None:
         x, y = input_and_label(collate(list(items)), what, form.label)
         x = as_tensors(x, what)
         if {len(t) for t in inputs.leaves(x)} != {len(items)}:
             got = f"{len(inputs.leaves(x)[0])} rows for {len(items)} items"
             raise DataError(f"a collate_fn of {what} that keeps each item", got, "pass it without mixing")
-        return Item(x, list(y.detach().cpu() if isinstance(y, Tensor) else y), owners)
-    pairs = [input_and_label(item, what, form.label) for item in items]
-    xs, labels = [as_tensors(x, what) for x, _ in pairs], [y for _, y in pairs]
+        labels = list(y.detach().cpu() if isinstance(y, Tensor) else y)
+        return Item(x, labels, [owner_in(item, form) for item in items])
+    xs, labels, owners = [], list[Any](), list[Any]()
+    for item in items:
+        if form.adapt is None:
+            (x, y), owner = input_and_label(item, what, form.label), owner_in(item, form)
+        else:
+            adapted = form.adapt(item)
+            if not isinstance(adapted, (tuple, list)) or len(adapted) not in (2, 3):
+                expected = f"(inputs, label) or (inputs, label, id) from adapt for {what}"
+                raise DataError(expected, type(adapted).__name__, f"pass {ADAPT}")
+            x, y, owner = (*adapted, None)[:3]
+        xs.append(as_tensors(x, what))
+        labels.append(y)
+        owners.append(owner)
     if odd := inputs.unusable((xs[0], labels[0])):
         raise DataError(f"plain tensors from {what}", odd, "return a dense tensor with values")
-    if not isinstance(labels[0], LABEL_TYPES):
-        fix = f"return int labels, names of classes or one-hot rows, or pass {ADAPT}"
-        raise DataError(f"whole numbers as labels in {what}", type(labels[0]).__name__, fix)
-    return Item(stacked(xs, what), labels, owners)
-
-
-def _adapted(item: Any, what: str) -> tuple[Inputs, Any, Any]:
-    """What the caller's function returned: inputs, label and perhaps an id."""
-    several = isinstance(item, (tuple, list))
-    if not several or len(item) not in (2, 3):
-        got = f"{len(item)} values" if several else type(item).__name__
-        raise DataError(f"(inputs, label) or (inputs, label, id) from adapt for {what}", got, f"pass {ADAPT}")
-    return as_tensors(item[0], what), item[1], item[2] if len(item) == 3 else None
+    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
+    if len(shapes) > 1:
+        two = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
+        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
+        raise DataError(f"inputs of one shape in {what}", two, fix)
+    return Item(inputs.apply(lambda *ts: torch.stack(ts), *xs), labels, owners)
 
 
 def owner_in(item: Any, form: Form) -> Any:
@@ -119,16 +117,6 @@ def owner_in(item: Any, form: Form) -> Any:
         raise DataError(f"{what} as id_of", brief(key), fix) from None
 
 
-def stacked(xs: Sequence[Inputs], what: str) -> Inputs:
-    """The inputs of several items as one batch."""
-    shapes = {tuple(tuple(t.shape) for t in inputs.leaves(x)) for x in xs}
-    if len(shapes) > 1:
-        two = " and ".join(map(str, sorted({str(s[0]) for s in shapes})[:2]))
-        fix = "bring all inputs to one size, or pass a DataLoader whose collate_fn pads them"
-        raise DataError(f"inputs of one shape in {what}", two, fix)
-    return inputs.apply(lambda *ts: torch.stack(ts), *xs)
-
-
 def input_and_label(item: Any, what: str = "the dataset", label: str | None = None) -> tuple[Any, Any]:
     """The input and the label in an item (or a batch): of a tuple the first two, of a dict the usual keys.
 
@@ -137,30 +125,24 @@ def input_and_label(item: Any, what: str = "the dataset", label: str | None = No
     >>> input_and_label({"input_ids": 1, "attention_mask": 2, "label": 0, "text": "…"})
     ({'input_ids': 1, 'attention_mask': 2}, 0)
     """
-    got, fix = type(item).__name__, f"return an input and its label, name the key in label=, or pass {ADAPT}"
+    got = type(item).__name__ if label is None else f"{label!r} for {type(item).__name__}"
     if isinstance(item, Mapping):
+        there = [key for key in item if item[key] is not None and key != label]
+        targets = [key for key in LABEL_KEYS if key in there] if label is None else [label]
+        named = [key for key in MODEL_KEYS if key in there]
+        usual = [*named, *(key for key in INPUT_KEYS if key in there)]
         if label is not None and label not in item:
-            fix = did_you_mean(label, map(str, list(item)[:20]))
+            fix = did_you_mean(str(label), map(str, list(item)[:20]))
             raise DataError(f"a key of the items of {what} as label", brief(label), fix)
-        targets = _there(item, LABEL_KEYS) if label is None else [label]
-        named, usual = _there(item, MODEL_KEYS, label), _there(item, INPUT_KEYS, label)
-        if targets and len(named) > 1:
-            return {key: item[key] for key in named}, item[targets[0]]
-        if targets and (named or usual):
-            return item[(named or usual)[0]], item[targets[0]]
+        if targets and usual:
+            x = {key: item[key] for key in named} if len(named) > 1 else item[usual[0]]
+            return x, item[targets[0]]
         got = f"a dict of {', '.join(map(repr, list(item)[:12]))}"
-    elif isinstance(item, (tuple, list)) and len(item) >= 2:
-        if label is None:
-            return item[0], item[1]
-        got, fix = f"{label!r} for {got}", f"leave label out, or pass {ADAPT}"
-        raise DataError(f"items of {what} as dicts if label= names a key", got, fix)
+    elif isinstance(item, (tuple, list)) and len(item) >= 2 and label is None:
+        return item[0], item[1]
     expected = f"items (x, y), or dicts with an input such as 'pixel_values' and a 'label', in {what}"
+    fix = f"return an input and its label, name the key of dicts in label=, or pass {ADAPT}"
     raise DataError(expected, got, fix)
-
-
-def _there(item: Mapping[Any, Any], keys: Sequence[str], label: str | None = None) -> list[str]:
-    """The keys that an item has something under, but for that of the label."""
-    return [key for key in keys if item.get(key) is not None and key != label]
 
 
 def as_tensors(x: Any, what: str) -> Inputs:
@@ -201,3 +183,69 @@ def native(part: Any) -> Any:
         return part
     array = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
     return array if array.flags.writeable or array.ndim == 0 else array.copy()
+
+
+# -- owners ---------------------------------------------------------------------------------------
+
+
+def rows_of_ids(owners: Sequence[str], wanted: Any) -> Tensor:
+    """Which samples belong to the wanted ids, (N,) bool; every one of them must be there.
+
+    Ids are compared as text, so that 17 and "17" are the same. Several samples may have one id.
+
+    >>> rows_of_ids(("c-17", "c-4", "c-17"), ["c-17"]).tolist()
+    [True, False, True]
+    """
+    ids = set(as_text(as_list(wanted), "ids="))
+    if not ids or "" in ids:
+        got = "an empty one" if ids else "none"
+        raise DataError("ids of samples to forget", got, 'pass ids=["c-17"], say')
+    if not owners:
+        fix = "name the column, key or position of the id in id_of=, or pass one id per sample"
+        raise DataError("data that says whose each sample is", "no ids", fix)
+    if absent := sorted(ids - set(owners)):
+        more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+        got = ", ".join(map(brief, absent[:SHOWN])) + more
+        raise DataError("ids that are in the data", got, "check the ids, and which column id_of= names")
+    return torch.tensor([owner in ids for owner in owners], dtype=torch.bool)
+
+
+def as_list(one_or_several: Any) -> list[Any]:
+    """A value, or the values of an array, a tensor, a series or any other collection."""
+    values = one_or_several.tolist() if hasattr(one_or_several, "tolist") else one_or_several
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        return [values]
+    return [v.item() if isinstance(v, (Tensor, np.integer)) and v.ndim == 0 else v for v in values]
+
+
+def owners_in_columns(data: Any, name: Any) -> tuple[str, ...] | None:
+    """The owner of each row of a DataFrame or of a dataset of Hugging Face; None for any other data."""
+    columns = getattr(data, "columns" if hasattr(data, "iloc") else "column_names", None)
+    if columns is None:
+        return None
+    if name not in (names := list(columns)):
+        fix = did_you_mean(str(name), map(str, names[:20]))
+        raise DataError("a column of the data as id_of", brief(name), fix)
+    return as_text(list(data[name]), "the ids")
+
+
+def as_text(values: Iterable[Any], what: str) -> tuple[str, ...]:
+    """Ids as text; one that is missing (None, NaN) is empty, for a sample that is nobody's.
+
+    >>> as_text([17, "c-4", 3.0, None], "the ids")
+    ('17', 'c-4', '3', '')
+    """
+    return tuple(_text(value, what) for value in values)
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, (Tensor, np.generic, np.ndarray)) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():  # a column of numbers with some missing
+        value = int(value)
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return ""
+    broken = isinstance(value, float) and value == value
+    if broken or isinstance(value, (bool, bytes, Tensor, np.ndarray, list, tuple, dict, set)):
+        raise DataError(f"text or whole numbers as {what}", brief(value), "use one id per sample")
+    return "" if value != value else str(value)

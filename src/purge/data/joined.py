@@ -85,7 +85,7 @@ def joined(parts: Sequence[tuple[Samples, Tensor]], device: torch.device) -> Sam
         pixels = [p.cpu() for p in pixels]
     whole = Images(
         torch.cat(pixels), labels, mean=form.mean, std=form.std, size=form.size, channels=form.channels,
-        names=images[0].names, device_fraction=form.device_fraction, transform=form.transform,
+        names=images[0].names, transform=form.transform,
     )  # fmt: skip
     return whole.to(device, form.dtype)
 

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from purge.core.errors import DataError, FileError, PurgeError, brief
+from purge.core.errors import DataError, FileError, PurgeError, brief, did_you_mean, first_line
 from purge.core.files import below
 from purge.core.plugins import current_folder_importable, is_function, named
 from purge.core.settings import checked_seed
+from purge.data.accept import accepted
 from purge.data.cache import name_in_cache, user_folder
 from purge.data.catalog import DATASETS, DatasetEntry
-from purge.data.decode import channels_first, decoded
-from purge.data.download import fetch
-from purge.data.formats import parquet
+from purge.data.decode import channels_first, decoded, is_large, on_shelves
+from purge.data.formats import image_folder, npz, parquet, tar
 from purge.data.formats.columns import is_table, read_table
-from purge.data.formats.readers import own_source
-from purge.data.formats.source import Decoded, Read, Source, held_out
+from purge.data.formats.published import fetch
+from purge.data.formats.source import Decoded, Encoded, Read, Source, class_names, held_out
 from purge.data.images import Images, per_channel
-from purge.data.own import from_function
-from purge.data.prefetch import DEVICE_FRACTION, say_once
-from purge.data.samples import Samples
-from purge.data.sources import DataSource
-from purge.data.streamed import fingerprint, is_large, on_shelves
+from purge.data.prefetch import say_once
+from purge.data.request import content_digest
+from purge.data.samples import CPU, Origin, Samples
+from purge.data.sources import DataSource, is_pattern
 from purge.data.table import Encode, load_table
 
+FORMATS = (npz.find, parquet.find, tar.find, image_folder.find)  # each finds its own layout, or None
+Part: TypeAlias = tuple[Any, Sequence[int], Sequence[str], str]  # pixels, labels, paths, origin
+MeanAndStd: TypeAlias = tuple[Sequence[float], Sequence[float]]  # of each channel, as they were measured
 MOST_NAMED = 100  # bad images that a message names one by one
 
 
@@ -44,7 +49,6 @@ def load(
     skip_bad: bool = False,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    device_fraction: float = DEVICE_FRACTION,
     progress: bool = True,
     transform: Callable[[Tensor], Tensor] | None = None,
     stream: bool | None = None,
@@ -62,7 +66,6 @@ def load(
         mean: of each channel (pixels from 0 to 1), or one for all; default: the data set's published one,
             or that of your images. Pass what the model was trained with.
         std: the spread of each channel, likewise.
-        device_fraction: share of the free device memory that the images may take up.
         progress: show a line of progress on a terminal and in a notebook.
         transform: a function from a batch of scaled images (B, C, H, W) to a batch, which must not draw
             random numbers; applied last.
@@ -86,7 +89,7 @@ def load(
         None if mean is None else per_channel(mean, "mean"), None if std is None else per_channel(std, "std"),
         stream=stream,
     )  # fmt: skip
-    parts = _images(source, transform, device_fraction, progress)
+    parts = _images(source, transform, progress)
     return divided(parts["all"], split_seed) if "all" in parts else (parts["train"], parts["test"])
 
 
@@ -102,7 +105,7 @@ def read_source(
     table = source.data not in DATASETS and is_table(path)
     if is_function(source.data):
         source.refuse_others("function")
-        sets: tuple[Samples, Samples | None] = from_function(source.data)
+        sets: tuple[Samples, Samples | None] = _from_function(source.data)
         has_test, fix = True, ""
     elif table and (source.label_column is not None or path.suffix != ".parquet"):
         if source.label_column is None:
@@ -114,7 +117,7 @@ def read_source(
         has_test, fix = source.test_file is not None, "name it with --test FILE"
     else:
         source.refuse_others("images")
-        parts = _images(source, _own_transform(source), DEVICE_FRACTION, progress)
+        parts = _images(source, _own_transform(source), progress)
         has_test, fix = "all" not in parts, "give it a test part, as DIR/test beside DIR/train"
         if has_test:
             sets = parts["train"], parts["test"]
@@ -130,6 +133,40 @@ def read_source(
     return sets
 
 
+def _from_function(name: str) -> tuple[Samples, Samples]:
+    """What ``module:function`` of the user returns: training and test data that fit into memory."""
+    with current_folder_importable():
+        function = named(name, DataError)
+        try:
+            pair = function()
+        except PurgeError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever the user's own code may raise
+            raise DataError(f"{name} to return (train, test)", first_line(error), "correct it") from error
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        got = f"{len(pair)} of them" if isinstance(pair, (tuple, list)) else type(pair).__name__
+        raise DataError(f"two data sets (train, test) from {name}", got, "return both as a pair")
+    sets = accepted({f"train of {name}": pair[0], f"test of {name}": pair[1]})
+    parts = []
+    for (what, samples), data in zip(sets.items(), pair, strict=True):
+        part = samples.to(CPU)
+        if part.backend.dataset is not None:
+            got = "items that differ when read again, or take too much memory"
+            raise DataError(f"{what} that can be kept as tensors", got, "leave out random transforms")
+        if not len(part):
+            raise DataError(f"samples in {what}", "none", "return a set that is not empty")
+        if part.pixel_shape is None:  # data of its own, by whose rows samples are named
+            part = part.replaced(ids=torch.arange(len(part)), cut=True)
+            part.names = part.names or class_names(getattr(data, "classes", ()), what)
+        parts.append(part)
+    highest = max(int(part.labels.max()) for part in parts)
+    names = next((part.names for part in parts if part.names), tuple(map(str, range(highest + 1))))
+    for part, which in zip(parts, ("train", "test"), strict=True):
+        part.names = tuple(names)
+        part.origin = Origin(f"{content_digest(part)}-{which}")
+    return parts[0], parts[1]
+
+
 def _own_transform(source: DataSource) -> Callable[[Tensor], Tensor] | None:
     """The user's own function of a batch of images; whoever chose it has seen to it that it may run."""
     if source.transform is None:
@@ -143,21 +180,8 @@ def _own_transform(source: DataSource) -> Callable[[Tensor], Tensor] | None:
     return cast("Callable[[Tensor], Tensor]", function)
 
 
-class _Loaded(NamedTuple):
-    """Images as they were found: of each part the pixels, labels, paths and a name that tells it apart."""
-
-    parts: dict[str, tuple[Any, Sequence[int], Sequence[str], str]]
-    names: tuple[str, ...]  # of the classes
-    mean: Sequence[float] = ()  # of each channel, as it was measured
-    std: Sequence[float] = ()
-    cached: str = ""  # where in the user's cache they are
-
-
 def _images(
-    source: DataSource,
-    transform: Callable[[Tensor], Tensor] | None,
-    device_fraction: float,
-    progress: bool,
+    source: DataSource, transform: Callable[[Tensor], Tensor] | None, progress: bool
 ) -> dict[str, Images]:
     """The images of ``train`` and ``test``, or ``all`` of data without a test part."""
     size, mean, std = source.size, source.mean, source.std
@@ -166,68 +190,61 @@ def _images(
     entry = DATASETS.get(source.data)
     if entry is not None:
         size, mean, std = size or entry.size, mean or entry.mean, std or entry.std
-    found = _find(source, entry, size, measure=mean is None or std is None, progress=progress)
-    mean, std = mean or tuple(found.mean), std or tuple(found.std)
+    found, names, measured, cached = _pixels(source, entry, size, mean is None or std is None, progress)
+    mean, std = mean or tuple(measured[0]), std or tuple(measured[1])
     images = {}
-    for which, (pixels, labels, paths, name) in found.parts.items():
+    for which, (pixels, labels, paths, origin) in found.items():
         images[which] = Images(
-            pixels,
-            torch.tensor(labels),
-            mean=mean,
-            std=std,
-            size=size,
-            channels=entry.channels if entry else None,
-            names=found.names,
-            paths=paths,
-            source=name,
-            device_fraction=device_fraction,
-            transform=transform,
-        )
-        images[which].cached = found.cached
+            pixels, torch.tensor(labels), mean=mean, std=std, size=size, names=names, paths=paths,
+            channels=entry.channels if entry else None, source=origin, transform=transform,
+        )  # fmt: skip
+        images[which].cached = cached
     return images
 
 
-def _find(
-    source: DataSource, entry: DatasetEntry | None, size: int | None, *, measure: bool, progress: bool
-) -> _Loaded:
+def _pixels(
+    source: DataSource, entry: DatasetEntry | None, size: int | None, measure: bool, progress: bool
+) -> tuple[dict[str, Part], Sequence[str], MeanAndStd, str]:
+    """The pixels of each part, the names of the classes, mean and std, and where in the cache they are."""
+    found: dict[str, Part] = {}
     if entry is not None and not entry.layouts:  # without files: read every time, never cached
         parts, names = cast("tuple[dict[str, Decoded], tuple[str, ...]]", entry.read([]))
-        known = {
-            which: (torch.from_numpy(channels_first(part.pixels)), part.labels, (), f"{source.data}-{which}")
-            for which, part in parts.items()
-        }
-        return _Loaded({**known}, entry.names or names)
-    files = _named_source(source, entry, progress) if entry else own_source(Path(source.data))
-    if source.stream or (source.stream is None and not source.skip_bad and is_large(files)):
-        return _streamed(files, size, source.skip_bad, measure)
-    return _kept(files, size, source.skip_bad, progress)
-
-
-def _streamed(files: Source, size: int | None, skip_bad: bool, measure: bool) -> _Loaded:
-    """The images of a source where they are, to be decoded when they are needed."""
-    if skip_bad:
+        names = entry.names or names
+        for which, part in parts.items():
+            pixels = torch.from_numpy(channels_first(part.pixels))
+            found[which] = pixels, part.labels, (), f"{source.data}-{which}"
+        return found, names, ((), ()), ""
+    files = _named_source(source, entry, progress) if entry else _own_source(Path(source.data))
+    stream = source.stream
+    if stream is None:
+        stream = not source.skip_bad and is_large(files)
+    if stream and source.skip_bad:
         got = "both, but which images are bad is not known ahead"
         fix = "leave out one of them, and repair or remove what an error names"
         raise DataError("either stream or skip_bad", got, fix)
-    shelves, names, (mean, std) = on_shelves(files, size, measure)
-    found = {
-        which: (shelf, part.labels, part.paths, fingerprint(files, part, names, which))
-        for which, shelf in shelves.items()
-        for part in [shelf.part]
-    }
-    return _Loaded({**found}, names, mean, std)
-
-
-def _kept(files: Source, size: int | None, skip_bad: bool, progress: bool) -> _Loaded:
-    """The images of a source, mapped into memory; writing to them does not change the cache."""
+    if stream:
+        shelves, names, measured = on_shelves(files, size, measure)
+        for which, shelf in shelves.items():
+            origin = f"{_fingerprint(files, shelf.part, names)}-{which}"
+            found[which] = shelf, shelf.part.labels, shelf.part.paths, origin
+        return found, names, measured, ""
     at, facts = decoded(files, size=size, progress=progress)
-    _check_bad(facts["parts"], skip_bad)
-    found = {}
+    _check_bad(facts["parts"], source.skip_bad)
     for which, part in facts["parts"].items():
         path, shape = below(at, which, ending=".bin"), (len(part["labels"]), *facts["form"])
+        # Mapped into memory; writing to it does not change the cache.
         pixels = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=torch.uint8)
-        found[which] = pixels.view(shape), part["labels"], part["paths"], f"{part['content']}-{which}"
-    return _Loaded({**found}, facts["names"], facts["mean"], facts["std"], name_in_cache(at))
+        origin = f"{part['content']}-{which}"
+        found[which] = pixels.view(shape), part["labels"], part["paths"], origin
+    return found, facts["names"], (facts["mean"], facts["std"]), name_in_cache(at)
+
+
+def _fingerprint(source: Source, part: Encoded, names: Sequence[str]) -> str:
+    """Tells the images of a part from others by labels, names and sizes of files, not by pixels."""
+    h = hashlib.sha256(np.asarray(part.labels, "<i8").tobytes())
+    h.update(json.dumps([list(names), [p.stat().st_size for p in source.files if p.is_file()]]).encode())
+    h.update("\n".join(part.paths).encode(errors="backslashreplace"))
+    return h.hexdigest()[:32]
 
 
 def divided(images: Images, split_seed: int) -> tuple[Images, Images]:
@@ -249,9 +266,24 @@ def _check_bad(parts: dict[str, Any], skip_bad: bool) -> None:
     say_once(f"{len(bad)} of {total} images cannot be read and are left out: {which}.")
 
 
+def _own_source(path: Path) -> Source:
+    """The images of the user's folder, file, or pattern of files."""
+    if not path.exists() and not is_pattern(path):
+        fix = did_you_mean(str(path), DATASETS, "purge list datasets")
+        raise DataError("the name of a data set, or a path", repr(str(path)), fix)
+    path = path.absolute()  # "." has no name
+    source = next(filter(None, (find(path) for find in FORMATS)), None)
+    if source is None:
+        what = "DIR/train/<class>/* and DIR/test/<class>/*, DIR/<class>/*, Parquet, .tar or .npz"
+        got = "a folder without them" if path.is_dir() else "another kind of file"
+        fix = "put the images of each class into a folder of its own"
+        raise DataError(f"images in {path}: {what}", got, fix)
+    return source
+
+
 def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> Source:
     """Parquet in a folder of the data set's name, or its published files; downloads them if missing."""
-    name, own = source.data, os.environ.get("PURGE_DATA")
+    name, own, paths = source.data, os.environ.get("PURGE_DATA"), list[Path]()
     roots = [Path(root) for root in (own, user_folder() / "data") if root]
     if source.data_dir is not None:
         roots = [Path(source.data_dir)]
@@ -260,24 +292,12 @@ def _named_source(source: DataSource, entry: DatasetEntry, progress: bool) -> So
             if shards := parquet.find(folder):
                 return shards._replace(names=entry.names)
         if paths := _layout_in(root, name, entry):
-            return _published(name, entry, paths)
+            break
     at = below(roots[0], name)
-    if not entry.downloads:
+    if not paths and not entry.downloads:
         raise FileError(f"{', '.join(entry.layouts[0])} in {at}", "no such file", "pass --data-dir")
-    return _published(name, entry, [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()])
+    paths = paths or [fetch(url, md5, at, progress) for url, md5 in entry.downloads.items()]
 
-
-def _layout_in(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
-    """The files of the first layout that is complete in one of the folders where it may be."""
-    folders = (below(root, name), *(root / inner for inner in entry.folders))
-    for layout, folder in product(entry.layouts, folders):
-        found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
-        if all(found):
-            return [path for paths in found for path in paths]
-    return []
-
-
-def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
     def read() -> Read:
         try:
             parts, names = entry.read(paths)
@@ -292,3 +312,13 @@ def _published(name: str, entry: DatasetEntry, paths: list[Path]) -> Source:
         return parts, entry.names or names
 
     return Source(name, paths, read)
+
+
+def _layout_in(root: Path, name: str, entry: DatasetEntry) -> list[Path]:
+    """The files of the first layout that is complete in one of the folders where it may be."""
+    folders = (below(root, name), *(root / inner for inner in entry.folders))
+    for layout, folder in product(entry.layouts, folders):
+        found = [sorted(p for p in folder.glob(pattern) if p.is_file()) for pattern in layout]
+        if all(found):
+            return [path for paths in found for path in paths]
+    return []

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from purge.core.errors import DataError
-from purge.data.identity import digests, is_sketchable, same_samples, sketches, unit
-from purge.data.inputs import Inputs
+from purge.data.identity import fingerprints, is_sketchable, same_samples, sketches, unit
 from purge.data.prefetch import say_once
 from purge.data.samples import Samples, batches, few
 
@@ -39,8 +37,8 @@ def overlap(parts: Mapping[str, Samples]) -> dict[str, int | None]:
     """
     forget, retain = parts["forget"], parts["retain"]
     kept = {n: s for n, s in parts.items() if n != "triggered" and not s.streamed and s.steady}
-    raw = _comparable(*kept.values())
-    hashes = {name: _hashed(samples, raw) for name, samples in kept.items()}
+    raw = len({samples.pixel_shape for samples in kept.values()}) == 1  # else as a model sees them
+    hashes = {name: fingerprints(samples, stored=raw) for name, samples in kept.items()}
     exact = _shared("forget", "retain", parts, hashes)
     counts = dict[str, int | None](exact=exact, near=None, near_same_label=None, compared=None)
     if exact is None and same_samples(forget, retain) is None and forget.steady and retain.steady:
@@ -78,12 +76,13 @@ def _exact_in_some(forget: Samples, retain: Samples) -> dict[str, int | None]:
         rows.append(at)
     if not len(rows[1]):
         return {"exact": 0}
-    some = forget.select(rows[0]), retain.select(rows[1])
-    hashes = [_hashed(samples, _comparable(*some)) for samples in some]
+    raw = forget.pixel_shape == retain.pixel_shape
+    hashes = [
+        fingerprints(part.select(at), stored=raw) for part, at in zip((forget, retain), rows, strict=True)
+    ]
     common = torch.isin(*hashes).nonzero()[:, 0]
     if len(common):
-        first = int(rows[0][common[0]])
-        raise _refusal("forget", "retain", f"{len(common)} in both (first: {first})")
+        raise _refusal("forget", "retain", f"{len(common)} in both (first: {int(rows[0][common[0]])})")
     if whole:
         return {"exact": 0}
     say_once(
@@ -95,35 +94,21 @@ def _exact_in_some(forget: Samples, retain: Samples) -> dict[str, int | None]:
 
 def tolerated(a: Tensor, b: Tensor) -> int:
     """How many samples of ``a``, by their hashes, may have an equal one in ``b``."""
-
-    def repeated(hashes: Tensor) -> float:
-        """The share of samples that have an equal one in their own set."""
+    shares = []  # of samples that have an equal one in their own set
+    for hashes in (a, b):
         _, which, counts = hashes.unique(return_inverse=True, return_counts=True)
-        return int((counts[which] > 1).sum()) / len(hashes)
-
+        shares.append(int((counts[which] > 1).sum()) / len(hashes))
     twice = len(a) == len(b) and torch.equal(a.sort().values, b.sort().values)  # one set given for both
-    share = 0.0 if twice else min(repeated(a), repeated(b))
-    return math.ceil(TOLERATED * min(len(a), len(b)) + share * len(a))
+    return math.ceil(TOLERATED * min(len(a), len(b)) + (0.0 if twice else min(shares)) * len(a))
 
 
 def _refusal(a: str, b: str, got: str) -> DataError:
+    wanted = f"test data that was never trained on, without samples of {b}"
+    fix = f"remove them from test, which shows nothing about {b} otherwise"
     if a == "forget":
         wanted = "every sample in forget or in retain, not in both"
-        return DataError(wanted, got, "remove them from retain; a copy that stays keeps teaching the model")
-    wanted = f"test data that was never trained on, without samples of {b}"
-    return DataError(wanted, got, f"remove them from test, which shows nothing about {b} otherwise")
-
-
-def _comparable(*sets: Samples) -> bool:
-    """Can they be compared as they are stored? Not images with other data, or of other sizes."""
-    return len({samples.pixel_shape for samples in sets}) == 1
-
-
-def _hashed(samples: Samples, raw: bool) -> Tensor:
-    """The first 64 bits of the digest of each sample; ``raw``: as it is stored."""
-    seen = samples.look() if raw else None
-    each = [seen.digests] if seen is not None else [digests(x, y) for x, y in batches(samples, ROWS)]
-    return torch.from_numpy(np.concatenate(each).view(np.int64)[:, 0].copy())
+        fix = "remove them from retain; a copy that stays keeps teaching the model"
+    return DataError(wanted, got, fix)
 
 
 def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
@@ -134,7 +119,7 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
     versions of all pairs are compared, then each forgotten image with the likeliest of every block of
     retained ones, pixel by pixel. Of very many pairs only those of some forgotten images are looked at.
     """
-    raw = _comparable(forget, retain)
+    raw = forget.pixel_shape == retain.pixel_shape
     ours, theirs = _sketched(forget, raw), _sketched(retain, raw)
     if ours is None or theirs is None:
         return {}
@@ -148,8 +133,11 @@ def near_copies(forget: Samples, retain: Samples) -> dict[str, int | None]:
             if not len(likely):
                 continue
             mine, other = looked[at[likely]], best.indices.cpu()[likely] + start
-            x, y = (unit(_images(s, i, raw).float().cpu()) for s, i in ((forget, mine), (retain, other)))
-            alike = (x * y).sum(1) >= NEAR
+            pixels = []
+            for part in (forget.select(mine), retain.select(other)):
+                x = part.backend.raw(part.places) if raw else few(part, len(part))
+                pixels.append(unit(x.float().cpu()))
+            alike = (pixels[0] * pixels[1]).sum(1) >= NEAR
             near[at[likely]] |= alike
             same[at[likely]] |= alike & (forget.labels[mine] == retain.labels[other])
     return {"near": int(near.sum()), "near_same_label": int(same.sum()), "compared": len(looked)}
@@ -163,9 +151,3 @@ def _sketched(samples: Samples, raw: bool) -> Tensor | None:
     if not is_sketchable(few(samples, 1)):
         return None
     return torch.cat([sketches(x).cpu() for x, _ in batches(samples, ROWS)])
-
-
-def _images(samples: Samples, at: Tensor, raw: bool) -> Inputs:
-    """Images as they are stored, or as a model sees them."""
-    part = samples.select(at)
-    return part.backend.raw(part.places) if raw else samples.take(at)[0]

@@ -22,15 +22,21 @@ AHEAD = 3  # batches gathered and copied before they are asked for
 Order: TypeAlias = "Tensor | Sequence[Tensor]"  # the index tensor of each batch
 
 
-def fits(size: int, device: torch.device, fraction: float = DEVICE_FRACTION) -> bool:
-    """Do ``size`` bytes fit into a share of the free memory of the device?"""
-    return device.type != "cuda" or size <= fraction * torch.cuda.mem_get_info(device)[0]
-
-
 @cache
 def say_once(message: str) -> None:
     """Log a warning once in the life of the process."""
     logger.warning(message)
+
+
+def fits(size: int, device: torch.device, what: str) -> bool:
+    """Do ``size`` bytes fit into a share of the free memory of the device? If not, it is said once."""
+    if device.type != "cuda" or size <= DEVICE_FRACTION * torch.cuda.mem_get_info(device)[0]:
+        return True
+    say_once(
+        f"The {what} ({size / 1e9:.1f} GB) do not fit into {DEVICE_FRACTION:.0%} of the free memory of "
+        f"{device}: they stay in host memory and are copied ahead of use."
+    )
+    return False
 
 
 def copied_ahead(gather: Callable[[Tensor], Inputs], order: Order, device: torch.device) -> Iterator[Inputs]:

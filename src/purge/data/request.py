@@ -45,19 +45,18 @@ class DeletionRequest:
     def __post_init__(self) -> None:
         """Check the dates; a date or datetime becomes text."""
         for key, value in self.to_dict().items():
+            what, fix = f"text as {key} of a request, of 1 to {LONGEST} characters", "leave it out if unknown"
             dated = key in ("received", "done")
+            if dated:
+                what, fix = f"a date in the form of ISO 8601 as {key}", "write 2026-11-01, say"
             text = value.isoformat() if dated and isinstance(value, date) else value  # or a datetime
             try:
-                good = isinstance(text, str) and len(text.strip()) > 0 and len(text) <= LONGEST
+                good = isinstance(text, str) and 0 < len(text.strip()) <= len(text) <= LONGEST
                 _ = dated and good and datetime.fromisoformat(text)
             except ValueError:
                 good = False
-            if not good and dated:
-                what = f"a date in the form of ISO 8601 as {key}"
-                raise DataError(what, brief(value), "write 2026-11-01, say")
             if not good:
-                what = f"text as {key} of a request, of at most {LONGEST} characters"
-                raise DataError(what, brief(value), "leave it out if unknown")
+                raise DataError(what, brief(value), fix)
             object.__setattr__(self, key, text)
         days = [datetime.fromisoformat(when).date() for when in (self.received, self.done) if when]
         if days != sorted(days):

@@ -28,25 +28,14 @@ TABLES: tuple[Kind, ...] = ("numbers", "texts")
 
 
 def option(
-    default: Any = None,
-    help: str = "",
-    *,
-    name: str = "",
-    flag: bool | None = None,
-    path: bool = False,
-    kept: Literal["run", "data"] = "data",
-    kinds: tuple[Kind, ...] = tuple(KINDS),
-) -> Any:
+    default: Any = None, help: str = "", *, name: str = "", flag: bool | None = None, path: bool = False,
+    kept: Literal["run", "data"] = "data", kinds: tuple[Kind, ...] = tuple(KINDS),
+) -> Any:  # fmt: skip
     """A field of :class:`DataSource` with what the command line needs to know about it.
 
-    Args:
-        default: of a source that neither the user nor a run says more about.
-        help: of the option; a field without help is none.
-        name: of the option without its dashes; default: that of the field.
-        flag: the option takes no value, and this is what it stands for.
-        path: the value is the path of a file or folder, kept as an absolute one.
-        kept: the run's value is used where the option is not passed: always (``run``), or for its own data.
-        kinds: of data that have it; others refuse it.
+    A field without help is no option. ``flag``: the option takes no value, and this is what it stands for.
+    ``kept``: the run's value is used where the option is not passed, always (``run``) or for its own data.
+    ``kinds``: of data that have it; others refuse it.
     """
     about = {"help": help, "name": name, "flag": flag, "path": path, "kept": kept, "kinds": kinds}
     return dataclasses.field(default=default, metadata=about)
@@ -147,12 +136,18 @@ def choose_data(
 
     Args:
         run: what the run says about its data; nothing, of a file of weights.
-        given: fields and their values, as far as the user has passed them.
+        options: fields and their values, as far as the user has passed them.
         trust: may run.json name code to import?
         model: the architecture, whose folder has the tokenizer of texts.
         trains: will a model be trained on it now? Otherwise one was trained before.
     """
-    data = _named_data(run, options, trust)
+    data = str(options.get("data") or run.data)
+    if not data:
+        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
+    if "data" not in options and is_function(data):
+        trusted(data, "run.json", trust, option="--data")
+    if "data" in options and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
+        data = str(Path(data).absolute())
     same = data == run.data and not is_function(data)  # other data has another mean
     values: dict[str, Any] = {}
     for f in OPTIONS:
@@ -168,17 +163,6 @@ def choose_data(
         values["tokenizer"] = model.removeprefix("hf:")
     held_out = _held_out(run, options, same=same, trains=trains)
     return DataSource(**{**values, "data": data, "held_out": held_out})
-
-
-def _named_data(run: DataSource, options: Mapping[str, Any], trust: bool) -> str:
-    data = options.get("data") or run.data
-    if not data:
-        raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
-    if "data" not in options and is_function(data):
-        trusted(data, "run.json", trust, option="--data")
-    if "data" in options and data not in DATASETS and (Path(data).exists() or is_pattern(Path(data))):
-        data = str(Path(data).absolute())
-    return str(data)
 
 
 def _held_out(run: DataSource, options: Mapping[str, Any], *, same: bool, trains: bool) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,8 +16,7 @@ from purge.core.settings import checked_seed
 from purge.data.accept import accepted, known_names
 from purge.data.dataframes import counts_rows, row_names, rows_named
 from purge.data.forgotten import forgotten_by
-from purge.data.ids import IdOf, as_list, rows_of_ids
-from purge.data.items import Adapt, Form
+from purge.data.items import Adapt, Form, IdOf, as_list, rows_of_ids
 from purge.data.samples import Data, Samples
 
 
@@ -232,41 +231,30 @@ def _chosen(way: str, value: Any, data: Samples, names: Any, label: str | None, 
     values = as_list(value)
     if way == "ids":
         return rows_of_ids(data.owners, values)
-    if way == "classes":
-        return rows_of_classes(data.labels, _class_numbers(values, known_names(data, label)))
-    if way == "mask" or (values and all(isinstance(v, (bool, np.bool_)) for v in values)):
+    if way == "mask" or (way == "indices" and values and all(map(_is_truth, values))):
         return _of_mask(n, value, values, names)
-    _check_counted(value, names, n)
-    return rows_of_indices(n, _whole_numbers(values, "indices"))
-
-
-def _check_counted(indices: Any, names: Any, n: int) -> None:
-    """Refuse positions where they may be meant as names: the two tell different rows of a shuffled table."""
-    if names is None and hasattr(indices, "get_indexer_for"):
-        fix = "pass the DataFrame itself with index=, or a truth value for each row as mask="
-        raise DataError("positions as indices", "an Index of pandas, which has names of rows", fix)
-    if names is not None and not counts_rows(names):
+    if way == "classes":
+        values = _class_numbers(values, known_names(data, label))
+    # Positions and names of rows tell different rows of a shuffled table, so nobody may mean names.
+    if way == "indices" and (hasattr(value, "get_indexer_for") if names is None else not counts_rows(names)):
         what = f"a DataFrame with the index 0 to {n - 1}, in this order, for indices="
         fix = "name rows with index=, or pass frame.reset_index(drop=True)"
         raise DataError(what, "another index", fix)
+    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int)]
+    if wrong or not values:
+        got = brief(wrong[0]) if wrong else "none"
+        raise DataError(f"whole numbers as {way}", got, f"pass {way}=[0, 1], say")
+    return rows_of_classes(data.labels, values) if way == "classes" else rows_of_indices(n, values)
 
 
-def _class_numbers(classes: list[Any], names: Sequence[str]) -> list[int]:
-    """The numbers of classes, which may be given by name."""
+def _class_numbers(classes: list[Any], names: tuple[str, ...]) -> list[Any]:
+    """Classes by number, if some of them are given by name."""
     if not names or not any(isinstance(c, str) for c in classes):
-        return _whole_numbers(classes, "classes")
+        return classes
     if absent := [c for c in classes if c not in names]:
         fix = did_you_mean(str(absent[0]), names[:50])
         raise DataError("names of classes that are in the data", brief(absent[0]), fix)
     return [names.index(c) for c in classes]
-
-
-def _whole_numbers(values: list[Any], what: str) -> list[int]:
-    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int)]
-    if wrong or not values:
-        got = brief(wrong[0]) if wrong else "none"
-        raise DataError(f"whole numbers as {what}", got, f"pass {what}=[0, 1], say")
-    return values
 
 
 def rows_of_classes(labels: Tensor, classes: list[int]) -> Tensor:
@@ -289,13 +277,17 @@ def rows_of_indices(n: int, indices: list[int]) -> Tensor:
     return rows
 
 
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
 def _of_mask(n: int, mask: Any, values: list[Any], names: Any) -> Tensor:
     """A truth value for each of ``n`` samples, (N,) bool; that of a Series belongs to the row it names."""
     own = mask.index if hasattr(mask, "iloc") and len(values) == n else None
     if own is not None and not (counts_rows(own) if names is None else own.equals(names)):
         fix = "make it from the same data, or pass mask.to_numpy() if its rows are in the same order"
         raise DataError("a mask with the index of the data", "another index", fix)
-    wrong = [value for value in values if not isinstance(value, (bool, np.bool_))]
+    wrong = [value for value in values if not _is_truth(value)]
     if wrong or len(values) != n:
         got = brief(wrong[0]) if wrong else f"{len(values)} of them"
         raise DataError(f"a truth value for each of {n} samples as mask", got, "pass one for each sample")

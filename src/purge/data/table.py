@@ -45,16 +45,12 @@ def load_table(
         got, fix = f"{brief(most)} twice", "name each column once"
         raise DataError("different columns as --label, --text and --id", got, fix)
     order, y = _numbered([table.texts(label, "--label") for table in tables], names, source)
-    owners = _owners(tables, id)
-    x = _features(tables, columns) if text is None else _tokens(tables, text, encode)
+    owners = [[] if id is None else _owners(table, id) for table in tables]
+    x = _numbers(tables, columns) if text is None else _tokens(tables, text, encode)
     rows = [torch.arange(len(part)) for part in y]
     if len(tables) == 1 and source.held_out is not False:
         rows = [torch.from_numpy(part) for part in held_out(y[0].numpy(), source.split_seed)]
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    if text is None:
-        x, mean, std = _scaled(x, rows[0], source)
-    backends = [Tensors(part, mean=mean, std=std) for part in x]
+    backends = _scaled(x, rows[0], source) if text is None else [Tensors(part) for part in x]
     facts = [*(table.digest for table in tables), *map(str, (label, text, id))]
     digest = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     parts = []
@@ -65,10 +61,10 @@ def load_table(
     return parts[0], parts[1] if len(parts) > 1 else None
 
 
-def _owners(tables: list[TableFile], id: str | None) -> list[list[str]]:
-    """Whose each row of each table is; empty where no column says so."""
-    owners = [[] if id is None else table.texts(id, "--id") for table in tables]
-    for owner in (owner for part in owners for owner in part):
+def _owners(table: TableFile, id: str) -> list[str]:
+    """Whose each row of a table is."""
+    owners = table.texts(id, "--id")
+    for owner in owners:
         if len(owner) > LONGEST_ID or not owner.isprintable():
             what = f"ids of at most {LONGEST_ID} characters in one line in {id!r}"
             raise DataError(what, brief(owner[:50]), "name the column that says whose each row is")
@@ -105,13 +101,12 @@ def _tokens(tables: list[TableFile], text: str, encode: Encode | None) -> list[I
     if encode is None:
         fix = "name a folder with a tokenizer as --model hf:DIR, or leave out --text"
         raise DataError("a model of Hugging Face for --text", "another", fix)
-    columns = [table.texts(text, "--text") for table in tables]
-    tokens = encode([cell for column in columns for cell in column])
-    ends = np.cumsum([0, *map(len, columns)]).tolist()
-    return [take(tokens, slice(*ends[i : i + 2])) for i in range(len(columns))]
+    first, *others = (table.texts(text, "--text") for table in tables)
+    tokens = encode([*first, *(cell for other in others for cell in other)])
+    return [take(tokens, at) for at in (slice(len(first)), slice(len(first), None))[: len(tables)]]
 
 
-def _features(tables: list[TableFile], others: list[str]) -> list[Inputs]:
+def _numbers(tables: list[TableFile], others: list[str]) -> list[Tensor]:
     """All other columns, which must be numbers, of each table: (N, columns)."""
     names = [name for name in tables[0].columns if name not in others]
     if not names:
@@ -123,10 +118,8 @@ def _features(tables: list[TableFile], others: list[str]) -> list[Inputs]:
     return [torch.from_numpy(np.stack([table.numbers(name) for name in names], 1)) for table in tables]
 
 
-def _scaled(
-    x: list[Tensor], train: Tensor, source: DataSource
-) -> tuple[list[Inputs], tuple[float, ...], tuple[float, ...]]:
-    """Each column minus its mean, divided by its spread, in float32; and both of these."""
+def _scaled(x: list[Tensor], train: Tensor, source: DataSource) -> list[Tensors]:
+    """Each column minus its mean over the training rows, divided by its spread, in float32."""
     mean, std, n = x[0][train].mean(0), x[0][train].std(0, correction=0), x[0].shape[1]
     std = torch.where(std > 0, std, 1.0)
     if source.mean is not None:
@@ -136,4 +129,4 @@ def _scaled(
     scaled = [((part - mean) / std).float() for part in x]
     if not all(bool(part.isfinite().all()) for part in scaled):
         raise DataError("finite numbers after scaling", "infinity", "take out columns of huge numbers")
-    return [*scaled], tuple(mean.tolist()), tuple(std.tolist())
+    return [Tensors(part, mean=mean.tolist(), std=std.tolist()) for part in scaled]

@@ -66,7 +66,7 @@ def data_digest(samples: Samples, most: int | None = None) -> str:
     if isinstance(some, Images):  # pixels are the same on every device
         h.update(repr((some.shape, some.mean, some.std)).encode())
         parts += [samples.ids, some.pixels.cpu().contiguous()]
-        if some.transform is not None:
+        if some.backend.transform is not None:
             parts.append(fingerprints(samples.select(torch.arange(min(n, TRANSFORMED)))))
     else:
         with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items

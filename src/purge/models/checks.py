@@ -15,7 +15,7 @@ from purge.core.errors import DataError, MethodError, ModelError, PurgeError, di
 from purge.data import inputs
 from purge.data.accept import as_samples
 from purge.data.augmented import Augmentation, Change, check_change
-from purge.data.images import as_labels
+from purge.data.classes import as_labels
 from purge.data.overlap import overlap
 from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split

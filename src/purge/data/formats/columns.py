@@ -66,17 +66,17 @@ class TableFile(NamedTuple):
                 return values
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
-        wrong = ((i, cell) for i, cell in enumerate(column.to_pylist(), 1) if not _is_number(cell))
-        got = next((f"{brief(cell)} in row {i}" for i, cell in wrong), f"a column of {column.type}")
+        got = f"a column of {column.type}"
+        for i, cell in enumerate(column.to_pylist(), 1):
+            try:
+                good = math.isfinite(float(cell))
+            except (TypeError, ValueError, OverflowError):
+                good = False
+            if not good:
+                got = f"{brief(cell)} in row {i}"
+                break
         fix = "fill in what is missing, write words as numbers, or name the column as --text, --label or --id"
         raise DataError(f"finite numbers in {name!r} of {self.path.name}", got, fix)
-
-
-def _is_number(cell: Any) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except (TypeError, ValueError, OverflowError):
-        return False
 
 
 def is_table(path: Path) -> bool:
@@ -100,8 +100,19 @@ def read_table(path: Path) -> TableFile:
             raise ValueError("NUL bytes (UTF-16?)")
         elif ending in LINES:
             names, columns = _lines(content.decode("utf-8-sig"))
-        else:
-            names, columns = _separated(content.decode("utf-8-sig"), SEPARATED[ending])
+        else:  # all cells as text, so that an id of 007 stays one; every line has as many as the first
+            text, comma = content.decode("utf-8-sig"), SEPARATED[ending]
+            names, columns = next(csv.reader(io.StringIO(text, newline=""), delimiter=comma), []), []
+            if names:
+                types = dict.fromkeys(names, pa.string())
+                table = arrow_csv.read_csv(
+                    pa.BufferReader(text.encode()),
+                    arrow_csv.ReadOptions(block_size=LARGEST_CELL, use_threads=False),
+                    arrow_csv.ParseOptions(delimiter=comma, newlines_in_values=True),
+                    arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+                )
+                names = [name.strip() for name in names]
+                columns = [column.combine_chunks() for column in table.columns]
     except (pa.ArrowException, OSError, ValueError, RecursionError, csv.Error) as error:
         got = (str(error).splitlines() or ["?"])[0].rstrip(".")[:200]
         raise FileError(f"{FORMS[ending]} in {path.name}", got, "write the file again") from None
@@ -112,20 +123,6 @@ def read_table(path: Path) -> TableFile:
         fix = "rename or remove the others (pandas: to_csv(…, index=False))"
         raise DataError(f"a name of its own for each column of {path.name}", got, fix)
     return TableFile(path, dict(zip(names, columns, strict=True)), hashlib.sha256(content).hexdigest())
-
-
-def _separated(text: str, comma: str) -> tuple[list[str], list[pa.Array]]:
-    """All cells as text, so that an id of 007 stays one; every line has as many as the first."""
-    names = next(csv.reader(io.StringIO(text, newline=""), delimiter=comma), [])
-    if not names:
-        return [], []
-    table = arrow_csv.read_csv(
-        pa.BufferReader(text.encode()),
-        arrow_csv.ReadOptions(block_size=LARGEST_CELL, use_threads=False),
-        arrow_csv.ParseOptions(delimiter=comma, newlines_in_values=True),
-        arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
-    )
-    return [name.strip() for name in names], [column.combine_chunks() for column in table.columns]
 
 
 def _lines(text: str) -> tuple[list[str], list[pa.Array]]:

@@ -52,10 +52,6 @@ def _roots(path: Path) -> dict[str, Path]:
     return {"all": path}
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
-
-
 def _images_in(root: Path) -> list[tuple[str, Path]]:
     """The class and path of each: classes 0, 1, … 10 in numerical order, then the others by name."""
 
@@ -63,4 +59,7 @@ def _images_in(root: Path) -> list[tuple[str, Path]]:
         return (int(path.name), "") if path.name.isascii() and path.name.isdigit() else (1 << 62, path.name)
 
     classes = sorted((d for d in root.iterdir() if d.is_dir() and d.name[0] != "."), key=order)
-    return [(d.name, file) for d in classes for file in sorted(d.rglob("*")) if _is_image(file)]
+    return [
+        (d.name, file) for d in classes for file in sorted(d.rglob("*"))
+        if file.suffix.lower() in SUFFIXES and file.name[0] != "."  # macOS writes ._x.jpg beside x.jpg
+    ]  # fmt: skip

@@ -39,25 +39,34 @@ class _Shard:
         if not path.is_file():  # a pipe would be waited for
             raise FileError(f"a file at {path}", "something else", "remove it, or put the Parquet file there")
         self.path, self._lock = path, Lock()
-        with self._opened() as file:
+        with self.opened() as file:
             schema, groups = file.schema_arrow, range(file.metadata.num_row_groups)
             self._ends = list(accumulate(file.metadata.row_group(i).num_rows for i in groups))
-            self._image = next((c for c in IMAGE_COLUMNS if c in schema.names), "image")
+            self.image = next((c for c in IMAGE_COLUMNS if c in schema.names), "image")
             label = next((c for c in LABEL_COLUMNS if c in schema.names), "label")
-            if schema.names.count(self._image) != 1 or schema.names.count(label) != 1:
-                what = f"one column {self._image!r} and one column {label!r} in {path.name}"
+            if schema.names.count(self.image) != 1 or schema.names.count(label) != 1:
+                what = f"one column {self.image!r} and one column {label!r} in {path.name}"
                 got = ", ".join(map(repr, schema.names)) or "none"
                 raise DataError(what, got, "rename or remove columns")
             self.labels = whole_labels(file.read([label])[label].to_pylist(), path)
-            kind, self.paths = schema.field(self._image).type, [""] * len(self.labels)
+            kind, self.paths = schema.field(self.image).type, [""] * len(self.labels)
             if pa.types.is_struct(kind) and kind.get_field_index("path") >= 0:
-                cells = file.read([f"{self._image}.path"])[self._image].to_pylist()
+                cells = file.read([f"{self.image}.path"])[self.image].to_pylist()
                 paths = [cell["path"] if cell else "" for cell in cells]
                 self.paths = [path if isinstance(path, str) else "" for path in paths]
-        self.names = _class_names(schema.metadata or {}, label)
+        metadata = schema.metadata or {}
+        try:  # under our own key, or in Hugging Face's features
+            if b"classes" in metadata:
+                names = json.loads(metadata[b"classes"])
+            else:
+                names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+            self.names = tuple(map(str, names))
+        except (ValueError, KeyError, TypeError):
+            self.names = ()
 
     @contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
+    def opened(self) -> Iterator[pq.ParquetFile]:
+        """The file; what goes wrong while it is read is told in a line."""
         try:
             with pq.ParquetFile(self.path) as file:
                 yield file
@@ -73,22 +82,8 @@ class _Shard:
         content = cell.get("bytes") if isinstance(cell, dict) else cell
         return content if isinstance(content, bytes) else b""
 
-    def row_group(self, group: int) -> pa.ChunkedArray:
-        """The images of a row group."""
-        with self._opened() as file:
-            return file.read_row_group(group, columns=[self._image])[self._image]
-
-
-def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
-    """Under our own key, or in Hugging Face's features."""
-    try:
-        if b"classes" in metadata:
-            return tuple(map(str, json.loads(metadata[b"classes"])))
-        return tuple(map(str, json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]))
-    except (ValueError, KeyError, TypeError):
-        return ()
-
 
 @lru_cache(maxsize=4)
 def _row_group(shard: _Shard, group: int) -> pa.ChunkedArray:
-    return shard.row_group(group)
+    with shard.opened() as file:
+        return file.read_row_group(group, columns=[shard.image])[shard.image]

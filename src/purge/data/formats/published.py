@@ -1,4 +1,4 @@
-"""Readers of the standard data sets, from the files that their authors publish, packed or unpacked.
+"""The standard data sets: downloads, verified by checksum, and readers of the files that authors publish.
 
 A reader takes the paths of the files and returns the parts, and the class names if the files have them.
 No code in a file is ever run.
@@ -7,39 +7,68 @@ No code in a file is ever run.
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.client
 import io
 import pickle
 import tarfile
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from purge.core.files import below
-from purge.data.formats.source import Decoded, Encoded, Parts, Read
+from purge.core.errors import FileError
+from purge.core.files import atomically, below
+from purge.core.progress import progress_line
+from purge.data.formats.source import Decoded, Encoded, Read
 
 
-@cache
-def _digits() -> Parts:
+def fetch(url: str, md5: str, folder: Path, progress: bool) -> Path:
+    """The path of a published file in ``folder``; it is downloaded if it is missing."""
+    path = below(folder, url.rpartition("/")[2])
+    if path.is_file():
+        return path
+
+    def save(to: Path) -> None:
+        digest = hashlib.md5(usedforsecurity=False)
+        megabytes = int(answer.headers["Content-Length"] or 0) >> 20
+        with to.open("wb") as file, progress_line(f"download {path.name} (MB)", megabytes, progress) as on:
+            while block := answer.read(1 << 20):
+                file.write(block)
+                digest.update(block)
+                on(1, "")
+        if digest.hexdigest() != md5:
+            got, fix = "another or an incomplete file (wrong checksum)", f"try again, or put it into {folder}"
+            raise FileError(f"the published {path.name} at {url}", got, fix)
+
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            folder.mkdir(parents=True, exist_ok=True)  # only now: a failed download leaves no folder
+            atomically(path, save)
+    except (OSError, http.client.HTTPException) as error:  # of the network, or of the folder
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
+        got = f"no such file, and downloading {url} failed ({getattr(error, 'reason', None) or error})"
+        fix = f"download it elsewhere and put it into {folder}, or pass --data-dir if you have it"
+        raise FileError(f"{path.name} in {folder}", got, fix) from None
+    return path
+
+
+def read_digits(_paths: list[Path]) -> Read:
+    """The 1,797 digits of 8×8 pixels that scikit-learn contains; a fifth is held out."""
     from sklearn.datasets import load_digits  # slow to import
     from sklearn.model_selection import train_test_split
 
     raw = load_digits()
     pixels = (raw.images * (255 / 16)).round().astype(np.uint8)
     train, test = train_test_split(range(len(pixels)), test_size=0.2, random_state=0, stratify=raw.target)
-    return {
-        part: Decoded(raw.target[rows].tolist(), pixels[rows])
-        for part, rows in (("train", train), ("test", test))
-    }
-
-
-def read_digits(_paths: list[Path]) -> Read:
-    """The 1,797 digits of 8×8 pixels that scikit-learn contains; a fifth is held out."""
-    return _digits(), ()
+    parts = (("train", train), ("test", test))
+    return {part: Decoded(raw.target[rows].tolist(), pixels[rows]) for part, rows in parts}, ()
 
 
 def read_idx(paths: list[Path]) -> Read:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -134,19 +134,12 @@ def whole_labels(labels: list[Any], path: Path) -> list[int]:
 
 def class_names(names: Sequence[Any], what: str) -> tuple[str, ...]:
     """The names of classes, which must be text; whole numbers are taken as text. Two may be the same."""
-    try:
-        classes = tuple(names)
-    except TypeError:
-        classes = (None,)  # no names at all
-    wrong = [n for n in classes if isinstance(n, bool) or not isinstance(n, (str, int, np.integer))]
-    words = tuple(map(str, classes)) if not wrong else ()
-    wrong += [w for w in words if not w.strip() or len(w) > LONGEST_NAME or len(w.splitlines()) > 1]
-    if wrong:
-        fix = "give every class a name, or leave all of them out"
-        raise DataError(
-            f"names of 1 to {LONGEST_NAME} characters in one line for classes in {what}", brief(wrong[0]), fix
-        )
-    return words
+    for name in names if isinstance(names, Iterable) else [None]:
+        word = str(name) if isinstance(name, (str, int, np.integer)) and not isinstance(name, bool) else ""
+        if not word.strip() or len(word) > LONGEST_NAME or len(word.splitlines()) > 1:
+            expected = f"names of 1 to {LONGEST_NAME} characters in one line for classes in {what}"
+            raise DataError(expected, brief(name), "give every class a name, or leave all of them out")
+    return tuple(map(str, names))
 
 
 def held_out(labels: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,14 +83,27 @@ def _indexed(path: Path) -> Index:
     """Go through a shard: headers and labels are read, images are skipped."""
     images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, dict[str, bytes]] = {}
-    for key, ending, member, content in _files(path):
-        if ending in SUFFIXES and key in images:
-            two = f"{images[key][0]} and {member.name}"
-            raise DataError(f"one image for each key in {path.name}", two, "rename one of them")
-        if ending in SUFFIXES:
-            images[key] = member.name, member.offset_data, member.size
-        elif content:
-            labels.setdefault(key, {})[ending] = content
+    twice = ""
+    try:
+        with tarfile.open(path, "r:") as file:
+            while (member := file.next()) is not None:
+                file.members.clear()  # type: ignore[attr-defined]  # it would keep every header
+                folder, slash, last = member.name.rpartition("/")
+                name, *endings = last.split(".")  # a key ends at the first dot
+                if not (member.isreg() and member.sparse is None and name and endings):
+                    continue
+                key, ending = f"{folder}{slash}{name}", f".{endings[-1].lower()}"
+                if ending in SUFFIXES:
+                    twice = f"{images[key][0]} and {member.name}" if key in images else twice
+                    images[key] = member.name, member.offset_data, member.size
+                elif ending in LABELS and member.size <= MOST_OF_A_LABEL:
+                    content = file.extractfile(member)
+                    labels.setdefault(key, {})[ending] = content.read() if content else b""
+    except (tarfile.TarError, OSError, EOFError, ValueError):  # the last one: a header without numbers
+        fix = "write it again, without compression"
+        raise FileError(f"a plain .tar file in {path}", "a damaged or compressed one", fix) from None
+    if twice:
+        raise DataError(f"one image for each key in {path.name}", twice, "rename one of them")
     missing = next((f"none for {name}" for key, (name, *_) in images.items() if key not in labels), "")
     if missing or not images:
         fix = "put KEY.cls (the number of the class) or KEY.json (with a label) beside each KEY.jpg"
@@ -99,25 +111,6 @@ def _indexed(path: Path) -> Index:
     numbers = [_label(labels[key], name, path) for key, (name, *_) in images.items()]
     names, offsets, sizes = (list(column) for column in zip(*images.values(), strict=True))
     return Index(names, offsets, sizes, whole_labels(numbers, path))
-
-
-def _files(path: Path) -> Iterator[tuple[str, str, tarfile.TarInfo, bytes]]:
-    """Of each file in a shard its key, its last ending, its header and, if it may be a label, its content."""
-    try:
-        with tarfile.open(path, "r:") as file:
-            while (member := file.next()) is not None:
-                file.members.clear()  # type: ignore[attr-defined]  # it would keep every header
-                folder, slash, last = member.name.rpartition("/")
-                key, *endings = last.split(".")  # a key ends at the first dot
-                if not (member.isreg() and member.sparse is None and key and endings):
-                    continue
-                ending = f".{endings[-1].lower()}"
-                small = ending in LABELS and member.size <= MOST_OF_A_LABEL
-                content = file.extractfile(member) if small else None
-                yield f"{folder}{slash}{key}", ending, member, content.read() if content else b""
-    except (tarfile.TarError, OSError, EOFError, ValueError):  # the last one: a header without numbers
-        fix = "write it again, without compression"
-        raise FileError(f"a plain .tar file in {path}", "a damaged or compressed one", fix) from None
 
 
 def _label(contents: dict[str, bytes], name: str, path: Path) -> int:

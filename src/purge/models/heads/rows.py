@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from purge.core.errors import DataError, brief
-from purge.data.images import as_labels
+from purge.data.classes import as_labels
 
 CHUNK = 4096  # rows that are looked at together, so that a copy in float64 stays small
 DIGEST = 16  # bytes of a row's digest
