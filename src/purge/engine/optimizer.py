@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -110,20 +110,13 @@ class FlatOptimizer:
 
 
 class FlatParameters:
-    """The trainable weights as one vector, each in the order in which its numbers lie in memory.
+    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
 
-    ``halved``: those that the model keeps in bf16 from now on, with the vector as their float32 master.
-    """
-
-    def __init__(self, params: Sequence[nn.Parameter], halved: Collection[nn.Parameter] = ()) -> None:
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
         self._params: list[Tensor] = list(params)
-        self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
-        self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
-        self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
-        self._master: Tensor | None = None
-        self._master = self.read() if halved else None
-        for p in halved:
-            p.data = p.data.bfloat16()
+        types = {p.dtype for p in params}
+        self._dtype, self._mixed = max(types, key=lambda dtype: dtype.itemsize), len(types) > 1
+        self.rounding = max(torch.finfo(dtype).eps for dtype in types) / 2  # of one number, relative to it
 
     def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
         """The gradient of ``loss``; weights that are not used get zeros."""
@@ -131,29 +124,19 @@ class FlatParameters:
         own = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, self._params, strict=True)]
         return self._line(own)
 
-    def read(self, *, copy: bool = True) -> Tensor:
-        """The weights as they are now; without ``copy`` it may be the master itself, to be left alone."""
-        if self._master is None:
-            return self._line([p.detach() for p in self._params])
-        return self._master.clone() if copy else self._master
+    def read(self) -> Tensor:
+        """The weights as they are now."""
+        return self._line([p.detach() for p in self._params])
 
     @torch.no_grad()
     def store(self, vector: Tensor) -> Tensor:
         """Make ``vector`` the weights; what they could hold of it is returned."""
-        if self._master is not None:
-            self._master.copy_(vector)
-        torch._foreach_copy_([*self._params], self._parts(vector))
-        return self.read() if self._coarse else vector
+        torch._foreach_copy_(self._params, self._parts(vector))
+        return self.read() if self._mixed else vector
 
     def held(self, vector: Tensor) -> Tensor:
         """What the weights could hold of ``vector``; types too coarse for it are tried out."""
-        return self.store(vector) if self._coarse else vector
-
-    def widen(self) -> None:
-        """Give all weights the type and the values of their master, if there is one."""
-        if self._master is not None:
-            for p, part in zip(self._params, self._parts(self._master), strict=True):
-                p.data = torch.empty_like(p, dtype=part.dtype).copy_(part)
+        return self.store(vector) if self._mixed else vector
 
     def _line(self, tensors: list[Tensor]) -> Tensor:
         first = self._params[0]

@@ -201,7 +201,7 @@ def step(
     if space == "gradient":
         conflict = dot(g, retain) < 0
         g = project(g, retain)
-    before = params.read(copy=False)
+    before = params.read()
     moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
         after = params.held(before - moved)

@@ -162,15 +162,18 @@ class Run:
         ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
         ``done``: a rule of the method's own, by which the schedule ends after a check.
         """
-        ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
-        self.end = total
+        self.end, every, ends = total, self.stop.check_every, epoch
+        if isinstance(epoch, int):
+            ends = range(epoch, total + 1, epoch)
+        if every and not self.stop.epoch_ends:
+            ends = ()
         self._delivered, self._done = delivered, done
         self._check()  # before the first step: the starting retain loss L₀
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
                 self.step += 1
                 yield self.step - 1
-                if self.step == self.end or self.stop.due(self.step, self.step in ends):
+                if self.step == self.end or self.step in ends or (every and self.step % every == 0):
                     self._check()
                 now = self._checks.get(self.step)
                 advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
@@ -256,9 +259,11 @@ class Run:
             self.context.tell(self.step, {f"check_{name}": v for name, v in now._asdict().items()})
         if self.step == 0:
             return
-        reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
-        self.stopped_by = reason or self.stopped_by
-        if self._done(now) or reason:
+        met = self.forget_target is not None and now.forget_accuracy <= self.forget_target
+        reason = "retain_budget" if self.beyond_budget else "forget_target" if met else None
+        if reason and self.stop.early:
+            self.stopped_by, self.end = reason, self.step
+        if self._done(now):
             self.end = self.step
 
     def _target(self) -> float | None:
