@@ -16,9 +16,9 @@ import purge.runs.folder
 from purge.core import threads
 from purge.core.errors import FileError, RunError
 from purge.data.images import Images
-from purge.engine import tensor_files as store
 from purge.engine import trainer as training
 from purge.engine.resume import STATE
+from purge.models import checkpoint as store
 from purge.models.checkpoint import digest, load_weights, save_weights
 from tests.engine.images import net, on_images
 

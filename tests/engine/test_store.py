@@ -8,8 +8,9 @@ import torch
 from purge.core.errors import FileError
 from purge.data.accept import as_samples
 from purge.data.images import Images
-from purge.engine import tensor_files as store
-from purge.engine.tensor_files import cpu_copies, data_digest, write_tensors
+from purge.engine.resume import data_digest
+from purge.models import checkpoint as store
+from purge.models.checkpoint import cpu_copies, write_tensors
 from tests.nets import blobs, small_mlp
 
 

@@ -23,9 +23,9 @@ from purge.core.schema import fit
 from purge.core.settings import replace
 from purge.core.store import Store, digest_of
 from purge.data import DataSource, Samples
-from purge.engine import STATE, Recipe, read_tensors
+from purge.engine import STATE, Recipe
 from purge.methods import SISA_INDEX, ShardPlan, train_part
-from purge.models import file_digest
+from purge.models import file_digest, read_tensors
 from purge.runs import WEIGHTS, Request, build_for, cut, read_facts, train_run
 
 logger = logging.getLogger("purge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
+from purge.data.identity import fingerprints
+from purge.data.images import Images
 from purge.data.samples import Samples
 from purge.engine.context import Context
-from purge.engine.tensor_files import cpu_copies, data_digest, read_tensors, write_tensors
-from purge.models.checkpoint import digest, tensors_of
+from purge.engine.seeding import seeded
+from purge.models.checkpoint import cpu_copies, digest, read_tensors, tensors_of, write_tensors
 from purge.models.inspect import device_of
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ logger = logging.getLogger("purge")
 
 STATE = "state.safetensors"  # in the folder of an unfinished training
 HALF = ".*.safetensors.*"  # temporary files that a killed training left behind
+TRANSFORMED = 16  # images that tell one transform from another
 
 
 def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force: bool) -> Path | None:
@@ -74,6 +78,26 @@ def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> d
     return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, most)}
 
 
+def data_digest(samples: Samples, most: int | None = None) -> str:
+    """A digest of all labels, and of the inputs (of images also the ids) of at most so many samples."""
+    n = len(samples)
+    count = n if most is None else min(n, most)
+    some = samples if count == n else samples.select(torch.arange(count) * n // max(1, count))
+    parts = [samples.labels]
+    h = hashlib.sha256()
+    if isinstance(some, Images):  # pixels are the same on every device
+        h.update(repr((some.shape, some.mean, some.std)).encode())
+        parts += [samples.ids, some.pixels.cpu().contiguous()]
+        if some.transform is not None:
+            parts.append(fingerprints(samples.select(torch.arange(min(n, TRANSFORMED)))))
+    else:
+        with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
+            parts.append(fingerprints(some))
+    for part in parts:
+        h.update(part.numpy().data)
+    return h.hexdigest()
+
+
 class TrainingState:
     """A training as it was after its latest epoch, in one file that is replaced whole."""
 
@@ -116,7 +140,17 @@ class TrainingState:
             )
         if tensors is None or not 0 <= seconds < math.inf:
             raise self._damaged()
-        self._compare(threads)
+        (now,) = self._threads
+        self._threads |= threads
+        self._context.threads.update(threads)
+        if self._device.type == "cpu" and threads - {now}:
+            began = min(threads - {now})
+            logger.warning(
+                "The training began with %d thread%s and goes on with %d: sums are rounded differently, so "
+                "its result is not the same to the bit as without the interruption. Keep the number with "
+                "OMP_NUM_THREADS=%d.",
+                began, "s" * (began > 1), now, began,
+            )  # fmt: skip
         try:
             own = {k: tensors[f"model.{k}"] for k in tensors_of(self._model)}
             self._model.load_state_dict({**self._model.state_dict(), **own})
@@ -135,20 +169,6 @@ class TrainingState:
 
     def _damaged(self) -> FileError:
         return FileError(f"the state of a training in {self._path}", "a damaged file", "start again")
-
-    def _compare(self, before: set[int]) -> None:
-        """Say that sums will be rounded differently with another number of threads."""
-        (now,) = self._threads
-        self._threads |= before
-        self._context.threads.update(before)
-        if self._device.type == "cpu" and before - {now}:
-            began = min(before - {now})
-            logger.warning(
-                "The training began with %d thread%s and goes on with %d: sums are rounded differently, so "
-                "its result is not the same to the bit as without the interruption. Keep the number with "
-                "OMP_NUM_THREADS=%d.",
-                began, "s" * (began > 1), now, began,
-            )  # fmt: skip
 
     def write(self, losses: list[Tensor], seconds: float) -> None:
         """Write the state after an epoch, while the next one runs; of several ranks the first one does."""

@@ -69,7 +69,6 @@ class Run:
         self._plain: dict[int, tuple[Samples, Samples]] = {}  # by id, and what had that id
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
-        self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
         self._first_bad = torch.full((), -1, device=self.device)
 
     def batch_indices(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
@@ -162,9 +161,8 @@ class Run:
         ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
         ``done``: a rule of the method's own, by which the schedule ends after a check.
         """
-        self.end, every, ends = total, self.stop.check_every, epoch
-        if isinstance(epoch, int):
-            ends = range(epoch, total + 1, epoch)
+        self.end, every = total, self.stop.check_every
+        ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
         if every and not self.stop.epoch_ends:
             ends = ()
         self._delivered, self._done = delivered, done
@@ -300,10 +298,8 @@ class Run:
         n, most = len(samples), self.stop.check_samples
         if n <= most:
             return torch.arange(n)
-        if n not in self._chosen:
-            generator = torch.Generator().manual_seed(self.seed)
-            self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
-        return self._chosen[n]
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(n, generator=generator)[:most].sort().values
 
     def log(self, **scalars: Tensor | None) -> None:
         """Keep 0-d tensors of the current step on the device; they are read when the run is over.

@@ -33,7 +33,7 @@ from purge.engine.context import Context
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.dist import Ranks
 from purge.engine.losses import full
-from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
+from purge.engine.optimizer import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
 from purge.engine.seeding import apart

@@ -45,8 +45,14 @@ from purge.data import inputs
 from purge.data.samples import Samples
 from purge.engine.dist import Ranks
 from purge.engine.losses import full, kl
-from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, check_micro_batch, mean_grad
-from purge.engine.optimizer import FlatOptimizer, FlatParameters
+from purge.engine.optimizer import (
+    CHECKPOINT,
+    MICRO_BATCH,
+    FlatOptimizer,
+    FlatParameters,
+    check_micro_batch,
+    mean_grad,
+)
 from purge.engine.projection import cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import batchnorms, recalibrate, statistics

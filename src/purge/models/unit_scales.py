@@ -65,12 +65,6 @@ class _Moments:
         self.sums = [a + b for a, b in zip(self.sums, means, strict=True)] if self.sums else means
         self.total += weight
 
-    def sizes(self) -> tuple[Tensor, Tensor]:
-        """The root mean square of what comes in, and the standard deviation of what goes out."""
-        inside, mean, square = (s / self.total for s in self.sums)
-        out = (square - mean.square()).clamp_min(0).sqrt()
-        return inside.sqrt(), torch.where(out > CONSTANT * square.sqrt(), out, torch.zeros_like(out))
-
 
 def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head: str | None) -> list[Scale]:
     """The scale of each parameter, in their order. That of the head does not count what it puts out.
@@ -94,8 +88,10 @@ def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head:
     last = None if head is None else model.get_submodule(head)
     for module, seen in moments.items():
         if seen.total:
-            inside, out = seen.sizes()
-            own = _of_layer(module, inside, torch.ones_like(out) if module is last else out)
+            inside, mean, square = (s / seen.total for s in seen.sums)
+            out = (square - mean.square()).clamp_min(0).sqrt()  # the standard deviation of what goes out
+            out = torch.where(out > CONSTANT * square.sqrt(), out, torch.zeros_like(out))
+            own = _of_layer(module, inside.sqrt(), torch.ones_like(out) if module is last else out)
             scales = {**own, **scales}  # weights that two layers share belong to the first
     return [scales[p] if p in scales else _as_a_whole(p) for p in model.parameters()]
 
