@@ -140,17 +140,7 @@ class TrainingState:
             )
         if tensors is None or not 0 <= seconds < math.inf:
             raise self._damaged()
-        (now,) = self._threads
-        self._threads |= threads
-        self._context.threads.update(threads)
-        if self._device.type == "cpu" and threads - {now}:
-            began = min(threads - {now})
-            logger.warning(
-                "The training began with %d thread%s and goes on with %d: sums are rounded differently, so "
-                "its result is not the same to the bit as without the interruption. Keep the number with "
-                "OMP_NUM_THREADS=%d.",
-                began, "s" * (began > 1), now, began,
-            )  # fmt: skip
+        self._compare(threads)
         try:
             own = {k: tensors[f"model.{k}"] for k in tensors_of(self._model)}
             self._model.load_state_dict({**self._model.state_dict(), **own})
@@ -169,6 +159,20 @@ class TrainingState:
 
     def _damaged(self) -> FileError:
         return FileError(f"the state of a training in {self._path}", "a damaged file", "start again")
+
+    def _compare(self, before: set[int]) -> None:
+        """Say that sums will be rounded differently with another number of threads."""
+        (now,) = self._threads
+        self._threads |= before
+        self._context.threads.update(before)
+        if self._device.type == "cpu" and before - {now}:
+            began = min(before - {now})
+            logger.warning(
+                "The training began with %d thread%s and goes on with %d: sums are rounded differently, so "
+                "its result is not the same to the bit as without the interruption. Keep the number with "
+                "OMP_NUM_THREADS=%d.",
+                began, "s" * (began > 1), now, began,
+            )  # fmt: skip
 
     def write(self, losses: list[Tensor], seconds: float) -> None:
         """Write the state after an epoch, while the next one runs; of several ranks the first one does."""

@@ -206,22 +206,26 @@ def _sound(model: nn.Module, parts: dict[str, Samples]) -> int:
         wanted = f"a model with {len(names)} outputs, one per class of the data"
         raise ModelError(wanted, str(classes), "use the model that belongs to this data")
     labels = {what: int(samples.labels.max()) for what, samples in parts.items()}
-    if one_logit(answer):  # it is read as that of class 1 beside class 0
-        highest = max(labels.values())
-        got = f"{tuple(answer.shape)}, one logit per sample, which is binary, beside label {highest}"
-        if highest > 1:
-            raise ModelError("a model with one output per class", got, "end the model in one logit per class")
-        if highest == 0 and len(parts) > 1:
-            fix = "number the classes 0 and 1, or end the model in one logit per class"
-            raise ModelError("labels 0 and 1 for one logit", f"{got} alone", fix)
-        if highest == 0:  # what is retained once class 1 is forgotten looks like this too
-            logger.warning("The model has one logit, which is read as that of class 1, and every label is 0.")
+    if one_logit(answer):
+        _check_binary(max(labels.values()), len(parts), tuple(answer.shape))
     for what, label in labels.items():
         if label >= classes:
             wanted = f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)"
             fix = "use the model that belongs to this data, or number the classes 0 … K-1"
             raise DataError(wanted, str(label), fix)
     return classes
+
+
+def _check_binary(highest: int, parts: int, shape: tuple[int, ...]) -> None:
+    """One logit per sample is read as that of class 1 beside class 0; labels must be of such a task."""
+    got = f"{shape}, one logit per sample, which is binary, beside label {highest}"
+    if highest > 1:
+        raise ModelError("a model with one output per class", got, "end the model in one logit per class")
+    if highest == 0 and parts > 1:
+        fix = "number the classes 0 and 1, or end the model in one logit per class"
+        raise ModelError("labels 0 and 1 for one logit", f"{got} alone", fix)
+    if highest == 0:  # what is retained once class 1 is forgotten looks like this too
+        logger.warning("The model has one logit, which is read as that of class 1, and every label is 0.")
 
 
 def _answer(model: nn.Module, samples: Samples, what: str) -> Tensor:

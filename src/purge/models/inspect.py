@@ -49,9 +49,8 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
         handles += [m.register_forward_hook(remember(name)) for name, m in modules.items()]
         z = raw_logits(model, x)
     shape = z.reshape(n, -1).shape  # one logit per sample may come without a dimension of its own
-    layers = (nn.Linear, nn.modules.conv._ConvNd)  # what else has layers inside is a container
-    own = {n for n, m in modules.items() if (isinstance(m, layers) or not any(m.children())) and _size(m)}
-    head = next((name for name, s, _ in reversed(calls) if s == shape and name in own), None)
+    made = (name for name, s, _ in reversed(calls) if s == shape and _has_own_weights(modules[name]))
+    head = next(made, None)
     ran = [name for name, _, _ in calls]
     before = calls[: ran.index(head)] if head else calls
     weight = getattr(modules[head], "weight", None) if head else None
@@ -74,6 +73,12 @@ def last_layer(model: nn.Module, samples: Samples, method: str, rows: int = 0) -
             "end the model in a Linear layer, or choose another method",
         )
     return layer
+
+
+def _has_own_weights(module: nn.Module) -> bool:
+    """A layer rather than a container: linear, convolutional, or without layers inside."""
+    layer = isinstance(module, (nn.Linear, nn.modules.conv._ConvNd)) or not any(module.children())
+    return layer and any(True for _ in module.parameters())
 
 
 def _stack(modules: dict[str, nn.Module], ran: list[str]) -> tuple[str, ...]:

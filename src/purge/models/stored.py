@@ -6,7 +6,7 @@ import pickle
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,15 +154,7 @@ def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tenso
     """
     tensors = {name: t for name, t in state.items() if isinstance(t, Tensor)}
     plain = {name if name in own else "".join(name.split(COMPILED)): name for name in tensors}
-    hits = Counter[str]()
-    for name in plain:
-        cuts = [0, *(i + 1 for i, letter in enumerate(name) if letter == ".")]
-        hits.update(name[:cut] for cut in cuts if name[cut:] in own)
-    prefixes = [""]
-    if hits and "" not in hits:
-        best = [prefix for prefix, count in hits.items() if count == max(hits.values())]
-        prefixes = [prefix for prefix in best if set(re.findall(r".*?\.", prefix)) <= {*PREFIXES}] or best
-    for prefix in prefixes:
+    for prefix in _prefixes(plain, own):
         names = {name[len(prefix) :]: of for name, of in plain.items() if name.startswith(prefix)}
         shared = {own[name].data_ptr() for name in names if name in own and own[name].numel()}
         odd = {  # what is missing may be tied to a weight that is there
@@ -175,6 +167,17 @@ def _places(way: tuple[str, ...], state: dict[str, Any], own: Mapping[str, Tenso
             ],
         }
         yield Placement(way, prefix, names, odd, [*(tensors.keys() - set(names.values()))])
+
+
+def _prefixes(names: Iterable[str], own: Collection[str]) -> list[str]:
+    hits = Counter[str]()
+    for name in names:
+        cuts = [0, *(i + 1 for i, letter in enumerate(name) if letter == ".")]
+        hits.update(name[:cut] for cut in cuts if name[cut:] in own)
+    if not hits or "" in hits:
+        return [""]
+    best = [prefix for prefix, count in hits.items() if count == max(hits.values())]
+    return [prefix for prefix in best if set(re.findall(r".*?\.", prefix)) <= {*PREFIXES}] or best
 
 
 def _first(names: list[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -278,30 +279,34 @@ def load(path: str | os.PathLike[str]) -> Head:
     try:
         with safe_open(file, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, not a dict
-            about = opened.metadata() or {}
-        settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
-        key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-        ledger = None if key is None or digests is None else KeptRows.read(key, digests)
-        floats = [t for t in tensors.values() if t.is_floating_point()]
-        fits = about["format"] == FORMAT
-        fits &= all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
-        head: Head
-        if settings.kind == "ridge":
-            m = Moments(**{name: tensors[name] for name in Moments._fields})
-            width = m.means.shape[1]
-            fits &= [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
-            fits &= m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < m.n
-            head = RidgeHead(settings, k, ledger, m)
-        else:
-            x, y = checked(tensors["x"], tensors["y"], classes=k)
-            problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
-            fits &= ledger is not None and weight.shape == (k, x.shape[1])
-            solution = Solution(weight, logistic.curvature_at(problem, weight))
-            head = LogisticHead(settings, ledger or KeptRows(), problem, solution)
-        if not fits or (ledger is not None and len(ledger.digests) != head.rows):
-            raise ValueError
-        return head
+            return _rebuilt(opened.metadata() or {}, tensors)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
         got = str(error).rstrip(".") if isinstance(error, PurgeError) else "a damaged or other file"
         got = got if file.is_file() else "nothing there"
         raise FileError(f"the file of a head at {file}", got, "pass what head.save wrote") from None
+
+
+def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
+    """The head in a file, or some error: its parts may not fit each other."""
+    settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
+    key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
+    ledger = None if key is None or digests is None else KeptRows.read(key, digests)
+    floats = [t for t in tensors.values() if t.is_floating_point()]
+    fits = about["format"] == FORMAT
+    fits &= all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
+    head: Head
+    if settings.kind == "ridge":
+        m = Moments(**{name: tensors[name] for name in Moments._fields})
+        width = m.means.shape[1]
+        fits &= [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
+        fits &= m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < m.n
+        head = RidgeHead(settings, k, ledger, m)
+    else:
+        x, y = checked(tensors["x"], tensors["y"], classes=k)
+        problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
+        fits &= ledger is not None and weight.shape == (k, x.shape[1])
+        solution = Solution(weight, logistic.curvature_at(problem, weight))
+        head = LogisticHead(settings, ledger or KeptRows(), problem, solution)
+    if not fits or (ledger is not None and len(ledger.digests) != head.rows):
+        raise ValueError
+    return head

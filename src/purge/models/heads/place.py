@@ -37,13 +37,7 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     if name is None or not isinstance(layer, nn.Linear):
         got = "none" if layer is None else f"{name!r}, a {type(layer).__name__}"
         raise ModelError("a model whose logits come from a Linear layer", got, FIX)
-    own = {*layer.parameters()}
-    weights = model.named_parameters(remove_duplicate=False)
-    shared = [n for n, p in weights if p in own and n.rpartition(".")[0] != name]
-    computed = is_parametrized(layer) or "weight" not in layer._parameters
-    if computed or shared:
-        got = f"{name!r}, which " + ("computes them" if computed else f"shares them with {shared[0]}")
-        raise ModelError("a Linear head with weights of its own", got, FIX)
+    _check_own(model, name, layer)
     with evaluating(model), capture_features(model, layer) as seen:
         z = forward(model, x)
     fed, wrong = seen[0], ""
@@ -56,6 +50,17 @@ def linear_head(model: nn.Module, samples: Samples) -> tuple[str, nn.Linear]:
     if wrong:
         raise ModelError("one logit for each class, as a Linear head puts them out", wrong, FIX)
     return name, layer
+
+
+def _check_own(model: nn.Module, name: str, layer: nn.Linear) -> None:
+    """Refuse a head that computes its weights, or shares them with another layer."""
+    own = {*layer.parameters()}
+    weights = model.named_parameters(remove_duplicate=False)
+    shared = [n for n, p in weights if p in own and n.rpartition(".")[0] != name]
+    computed = is_parametrized(layer) or "weight" not in layer._parameters
+    if computed or shared:
+        got = f"{name!r}, which " + ("computes them" if computed else f"shares them with {shared[0]}")
+        raise ModelError("a Linear head with weights of its own", got, FIX)
 
 
 def features_of(
