@@ -14,34 +14,15 @@ from purge.engine.projection import step
 from purge.models.recompute import recomputed
 from purge.models.small_resnet import SmallResNet
 from tests.benchmark import benchmark
-from tests.nets import SmallViT, plain_mlp
+from tests.nets import SmallViT, group_norm_resnet, plain_mlp
 
 LiveBytes = benchmark("live_memory").LiveBytes
 
 
-class GroupNormNet(nn.Module):
-    """Residual blocks of convolutions with GroupNorm."""
-
-    def __init__(self, width: int = 8, depth: int = 3) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, width, 3, padding=1)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(2, width), nn.ReLU())
-            for _ in range(depth)
-        )
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.stem(x)
-        for block in self.blocks:
-            h = h + block(h)
-        return self.head(h.mean((2, 3)))
-
-
 NETS = {
-    "groupnorm": GroupNormNet,
-    "vit": lambda: SmallViT(16, 2, 4),
-    "batchnorm": lambda: SmallResNet(4, 1, 4),
+    "groupnorm": group_norm_resnet,
+    "vit": lambda: SmallViT(16, 2),
+    "batchnorm": lambda: SmallResNet(width=4),
 }
 
 
