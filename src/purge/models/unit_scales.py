@@ -58,7 +58,7 @@ def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head:
     def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], z: Any) -> None:
         x = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
         if x is not None and isinstance(z, Tensor):
-            means = (*_means(module, x.detach().float(), z.detach().float()), 1.0)
+            means: list[Any] = [*_means(module, x.detach().float(), z.detach().float()), 1.0]
             sums[module] = [total + now * mean for total, mean in zip(sums[module], means, strict=True)]
 
     with evaluating(model), removed() as handles:
