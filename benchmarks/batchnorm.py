@@ -28,8 +28,8 @@ from base_models import commit
 from torch import Tensor, nn
 
 from purge.core.files import write_json
+from purge.models import batchnorm
 from purge.models import batchnorm_kernels as ours
-from purge.models.batchnorm import quick_batchnorm, steps_to_record
 from purge.models.zoo import build
 from purge.result import environment
 
@@ -166,10 +166,10 @@ def steps(batch: int) -> dict[str, Any]:
                 step()
                 optimizer.step()
 
-        ours_or_torch = (quick_batchnorm(model), steps_to_record()) if whose == "purge" else ()
         with ExitStack() as stack:
-            for one in ours_or_torch:
-                stack.enter_context(one)
+            if whose == "purge":
+                stack.enter_context(batchnorm.statistics(model, "train"))
+                stack.enter_context(batchnorm.steps_to_record(model))
             step()  # compiles, and tries the algorithms of convolutions
             found[f"eager_{whose}"] = milliseconds(eager, 3) / 10
             found[f"graph_{whose}"] = milliseconds(recorded(step))

@@ -79,7 +79,7 @@ def removals(kind: str) -> dict[str, Any]:
     parts = [slice(i * gone, (i + 1) * gone) for i in range(times)]
     found = [timed(lambda part=part: head.remove(x[part], y[part])) for part in parts]
     left = gone * times
-    again = timed(lambda: purge.heads.fit(x[left:], y[left:], kind=kind, lam=10.0, track=False))
+    again = timed(lambda: purge.heads.fit(x[left:], y[left:], kind=kind, lam=10.0))
     fresh = again.found
     return {
         "kind": kind, "rows": n, "features": width, "removed": gone, "fit": fit.wall, "fit_cpu": fit.cpu,

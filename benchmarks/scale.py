@@ -271,8 +271,6 @@ def of_model(name: str, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     training_step(model, some)
     step = held(lambda: training_step(model, some))[1]
     ways: dict[str, dict[str, Any]] = {"plain": {}, "checkpoint": {"checkpoint_activations": True}}
-    if asked.device != "cpu":
-        ways["bf16_weights"] = {"bf16_weights": True}
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
         ways["micro_batch"] = {"micro_batch": plan.micro}
         ways["both"] = {**ways["checkpoint"], **ways["micro_batch"]}

@@ -54,94 +54,61 @@ def test_a_recorded_training_takes_the_same_steps(digits, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):
-    torch.backends.cudnn.allow_tf32 = False
-    runs = [
-        purge.unlearn(
-            base,
-            digits.forget,
-            digits.retain,
-            device=d,
-            steps=6,
-            precision="float32",
-            progress=False,
-        ).model.cpu()  # on the GPU, the last of the steps are replayed
-        for d in ("cpu", "cuda")
-    ]
-    a, b = (torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in runs)
-    start = torch.cat([p.detach().reshape(-1) for p in base.parameters()])
-    assert float((a - b).norm()) <= 1e-2 * float((a - start).norm())
-
-
 def weights(model):
     return torch.cat([p.detach().reshape(-1).cpu() for p in model.parameters()])
 
 
-PAPER = {"method": "purge-paper", "epochs": 10, "lr": 1e-2}
+def unlearned(base, digits, **settings):
+    torch.backends.cudnn.allow_tf32 = False
+    usual = {"device": "cuda", "precision": "float32", "progress": False}
+    return purge.unlearn(base, digits.forget, digits.retain, **{**usual, **settings})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"steps": 20},
-        {"steps": 20, "budget": "close"},
-        {**PAPER},
-        {**PAPER, "optimizer": "adamw", "lr": 1e-3, "objective": "masked_teacher"},
-        {**PAPER, "norm": "shared", "space": "update"},
-        {**PAPER, "objective": "ga", "gate": 0.5},
-    ],
-    ids=str,
-)
+def test_a_step_on_the_gpu_is_the_step_on_the_cpu(digits, base):
+    a, b = (
+        unlearned(base, digits, device=d, steps=6).model for d in ("cpu", "cuda")
+    )  # there, some are replayed
+    assert (weights(a) - weights(b)).norm() <= 1e-2 * (weights(a) - weights(base)).norm()
+
+
+PAPER = {"method": "purge-paper", "epochs": 10, "lr": 1e-2, "forget_target": 0.0}
+OURS = [
+    {"steps": 20, "forget_target": 0.0},
+    {"steps": 20, "forget_target": 0.0, "budget": "close"},
+    {**PAPER},
+    {**PAPER, "optimizer": "adamw", "lr": 1e-3, "objective": "masked_teacher"},
+    {**PAPER, "norm": "shared", "space": "update"},
+    {**PAPER, "objective": "ga", "gate": 0.5},
+]
+BASELINES = [
+    {"method": "finetune"},
+    {"method": "finetune", "optimizer": "adam", "lr": 1e-3},
+    {"method": "l1-sparse", "free_epochs": 1},
+    {"method": "gradient-ascent", "norm": "train"},
+    {"method": "neggrad-plus", "clip": 1.0},
+    {"method": "delete"},
+    {"method": "boundary-shrink", "lr": 1e-3},
+    {"method": "random-label"},
+    {"method": "salun"},
+    {"method": "salun-soft"},
+]
+
+
+@pytest.mark.parametrize("settings", [*OURS, *BASELINES], ids=str)
 def test_captured_and_eager_runs_agree(settings, digits, base, caplog):
     caplog.set_level("INFO", "purge")
-    torch.backends.cudnn.allow_tf32 = False
-    eager, captured = (
-        purge.unlearn(
-            base, digits.forget, digits.retain, device="cuda", forget_target=0.0, precision="float32",
-            graph=graph, progress=False, **settings,
-        )
-        for graph in (False, True)
-    )  # fmt: skip
+    ours = settings in OURS
+    more = {} if ours else {"epochs": 2, "batch_size": 64}
+    eager, captured = (unlearned(base, digits, graph=g, **more, **settings) for g in (False, True))
     start, a, b = (weights(m) for m in (base, eager.model, captured.model))
-    assert float((a - b).norm()) <= 1e-2 * float((a - start).norm())
+    assert (a - start).norm() > 0
+    assert (a - b).norm() <= (0.01 if ours else 0.02) * (a - start).norm()
     assert "cannot be recorded" not in caplog.text
-    for key in ("retain_loss", "forget_loss", "cosine"):
-        for one, other in zip(eager.history[1:], captured.history[1:], strict=True):
+    assert eager.steps == captured.steps
+    for one, other in zip(eager.history[1:], captured.history[1:], strict=True):
+        for key in ("retain_loss", "forget_loss", "cosine") if ours else ():
             if one[key] is not None:
                 assert one[key] == pytest.approx(other[key], rel=0.05, abs=2e-3), (key, one["step"])
-
-
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [
-        ("finetune", {}),
-        ("finetune", {"optimizer": "adam", "lr": 1e-3}),
-        ("l1-sparse", {"free_epochs": 1}),
-        ("gradient-ascent", {"norm": "train"}),
-        ("neggrad-plus", {"clip": 1.0}),
-        ("delete", {}),
-        ("boundary-shrink", {"lr": 1e-3}),
-        ("random-label", {}),
-        ("salun", {}),
-        ("salun-soft", {}),
-    ],
-    ids=str,
-)
-def test_baselines_are_the_same_captured_and_eager(method, settings, digits, base, caplog):
-    caplog.set_level("INFO", "purge")
-    torch.backends.cudnn.allow_tf32 = False
-    eager, captured = (
-        purge.unlearn(
-            base, digits.forget, digits.retain, method=method, device="cuda", epochs=2, batch_size=64,
-            precision="float32", graph=graph, progress=False, **settings,
-        )
-        for graph in (False, True)
-    )  # fmt: skip
-    start, a, b = (weights(m) for m in (base, eager.model, captured.model))
-    assert float((a - start).norm()) > 0
-    assert float((a - b).norm()) <= 0.02 * float((a - start).norm())
-    assert eager.steps == captured.steps
-    assert "cannot be recorded" not in caplog.text
 
 
 class Odd(torch.nn.Module):

@@ -10,39 +10,19 @@ from torch.utils.data import TensorDataset
 import purge
 from purge.core.errors import MethodError
 from purge.engine.optimizer import FlatOptimizer, FlatParameters
-from purge.engine.precision import kept_in_bf16
 from purge.engine.projection import step
 from purge.models.recompute import recomputed
 from purge.models.small_resnet import SmallResNet
 from tests.benchmark import benchmark
-from tests.nets import SmallViT, plain_mlp
+from tests.nets import SmallViT, group_norm_resnet, plain_mlp
 
 LiveBytes = benchmark("live_memory").LiveBytes
 
 
-class GroupNormNet(nn.Module):
-    """Residual blocks of convolutions with GroupNorm."""
-
-    def __init__(self, width: int = 8, depth: int = 3) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, width, 3, padding=1)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(2, width), nn.ReLU())
-            for _ in range(depth)
-        )
-        self.head = nn.Linear(width, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.stem(x)
-        for block in self.blocks:
-            h = h + block(h)
-        return self.head(h.mean((2, 3)))
-
-
 NETS = {
-    "groupnorm": GroupNormNet,
-    "vit": lambda: SmallViT(16, 2, 4),
-    "batchnorm": lambda: SmallResNet(4, 1, 4),
+    "groupnorm": group_norm_resnet,
+    "vit": lambda: SmallViT(16, 2),
+    "batchnorm": lambda: SmallResNet(width=4),
 }
 
 
@@ -158,36 +138,3 @@ def test_a_step_holds_few_vectors_of_all_weights():
         step(params, optimizer, g, g, space="update")
     assert live.peak <= 6.2 * 4 * n
     assert live.now <= 100
-
-
-# -- weights in bf16, masters in float32 --------------------------------------------------------
-
-
-@pytest.mark.parametrize("what", ["class", "rows"])
-@pytest.mark.parametrize("kind", NETS)
-def test_weights_in_bf16_change_no_bit_of_a_run_whose_products_are(kind, what):
-    runs = [unlearned(kind, torch.float32, what, precision="bf16", bf16_weights=b) for b in (False, True)]
-    assert torch.equal(*(weights(r.model) for r in runs))
-    assert runs[0].history == runs[1].history
-    assert {p.dtype for p in runs[1].model.parameters()} == {torch.float32}
-
-
-def test_masters_hold_steps_that_bf16_cannot():
-    p, q = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(2))
-    params = FlatParameters([p, q], [p])
-    for _ in range(100):
-        params.store(params.read() - 1e-4)
-    assert p.dtype == torch.bfloat16
-    assert params.read() == pytest.approx(torch.full((6,), 0.99), abs=1e-5)
-    params.widen()
-    assert p.dtype == torch.float32
-    assert p.tolist() == pytest.approx([0.99] * 4, abs=1e-5)
-
-
-def test_bf16_weights_need_bf16_products_and_leave_embeddings_alone():
-    with pytest.raises(MethodError, match="precision bf16 for bf16_weights"):
-        unlearned("vit", torch.float32, "class", precision="float32", bf16_weights=True)
-    tied = nn.ModuleDict({"words": nn.Embedding(5, 4), "head": nn.Linear(4, 5), "other": nn.Linear(4, 4)})
-    tied["head"].weight = tied["words"].weight
-    found = kept_in_bf16(tied, list(tied.parameters()), "bf16")
-    assert [id(p) for p in found] == [id(tied["other"].weight)]

@@ -15,12 +15,14 @@ import purge
 import purge.runs.folder
 from purge.core import threads
 from purge.core.errors import FileError, RunError
+from purge.data.accept import as_samples
 from purge.data.images import Images
-from purge.engine import tensor_files as store
 from purge.engine import trainer as training
-from purge.engine.resume import STATE
-from purge.models.checkpoint import digest, load_weights, save_weights
+from purge.engine.resume import STATE, data_digest
+from purge.models import checkpoint as store
+from purge.models.checkpoint import cpu_copies, digest, load_weights, save_weights, write_tensors
 from tests.engine.images import net, on_images
+from tests.nets import blobs, small_mlp
 
 
 @pytest.fixture(scope="module")
@@ -290,3 +292,33 @@ def test_a_training_resumes_on_the_gpu(few, tmp_path):
         resumed = on_images(few, device="cuda", out=tmp_path / device, resume=True, precision="float32")
         assert len(resumed.history) == 3
         assert resumed.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=0.2)
+
+
+# -- tensors in files, and digests of data ---------------------------------------------------------
+
+
+def test_copies_share_no_memory_with_tied_weights(tmp_path):
+    model = small_mlp()
+    state = model.state_dict() | {"tied": model[0].weight.T}
+    held = cpu_copies(state)
+    write_tensors(tmp_path / "weights", held, fix="")
+    assert all(t.is_contiguous() for t in held.values())
+    model[0].weight.data.zero_()
+    assert held["tied"].abs().sum() > 0
+
+
+def test_digests_of_data_see_labels_inputs_and_ids():
+    x, y = blobs()
+    other, label = x.clone(), y.clone()
+    other[50, 0] += 1e-3
+    label[50] = (label[50] + 1) % 3
+    cpu = torch.device("cpu")
+    plain, moved, relabelled = (as_samples(pair, cpu, "data") for pair in ((x, y), (other, y), (x, label)))
+    assert data_digest(plain) == data_digest(as_samples((x.clone(), y.clone()), cpu, "data"))
+    assert len({data_digest(s) for s in (plain, moved, relabelled)}) == 3
+    assert data_digest(plain, 0) == data_digest(moved, 0) != data_digest(relabelled, 0)
+    pixels = torch.arange(48, dtype=torch.uint8).view(3, 1, 4, 4)
+    images = [
+        Images(pixels, torch.arange(3), ids=torch.arange(3) + k, mean=(m,)) for k in (0, 1) for m in (0, 1)
+    ]
+    assert len({data_digest(s) for s in images}) == 4

@@ -66,14 +66,6 @@ def test_parts_that_a_step_leaves_out_are_empty_and_nothing_slips(split):
     assert rows == [([2, 5], [], [102, 105]), ([], [4], []), ([6], [], [106])]
 
 
-def test_checks_come_before_the_first_step_and_where_they_are_due(split):
-    run = a_run(split)
-    for _ in run.steps(5, epoch=[2, 4]):
-        run.log(loss=torch.zeros(()))
-    checked = [row["step"] for row in run.history() if row["check_retain_loss"] is not None]
-    assert checked == [0, 2, 4, 5]
-
-
 def test_a_method_may_end_its_schedule_after_a_check(split):
     run, asked = a_run(split), []
 

@@ -4,50 +4,80 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import purge
+from purge.data.accept import as_samples
+from purge.data.split import Split
 from purge.engine.context import Context
-from purge.engine.stopping import Check, Stopping
+from purge.engine.run import Run
+from purge.engine.stopping import Stopping
+
+CPU = torch.device("cpu")
+
+
+class Told(nn.Module):
+    """Is right about a share of the forgotten samples, 0 to 99, and has a loss on the retained one, -1."""
+
+    def __init__(self, accuracy: float, loss: float) -> None:
+        super().__init__()
+        self.accuracy, self.loss = accuracy, loss
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        i, retained = x[:, 0].round(), torch.tensor(-self.loss).exp()
+        p = torch.where(i < 0, retained, torch.where(i < round(100 * self.accuracy), 0.9, 0.1))
+        return torch.stack([p, 1 - p], 1).log()
+
+
+def run_of(model: nn.Module, stop: Stopping) -> Run:
+    """A run that shall forget one of ten classes."""
+    rows = torch.arange(100.0)[:, None], torch.tensor([[-1.0]])
+    forget, retain = (as_samples((x, torch.zeros(len(x)).long()), CPU, "data") for x in rows)
+    return Run(model, Split(forget, retain, None, 10, frozenset({0})), Context(CPU), stop=stop)
 
 
 @pytest.mark.parametrize(
     ("stop", "epoch", "checked"),
     [
-        (Stopping(check_every=4), 10, [4, 8, 10, 12, 16, 20]),
-        (Stopping(check_every=0), 6, [6, 12, 18]),
-        (Stopping(check_every=0, epoch_ends=False), 6, [6, 12, 18]),
-        (Stopping(check_every=5, epoch_ends=False), 2, [5, 10, 15, 20]),
+        (Stopping(check_every=4), 10, [0, 4, 8, 10, 12, 16, 20]),
+        (Stopping(check_every=0), 6, [0, 6, 12, 18, 20]),
+        (Stopping(check_every=0, epoch_ends=False), 6, [0, 6, 12, 18, 20]),
+        (Stopping(check_every=5, epoch_ends=False), 2, [0, 5, 10, 15, 20]),
+        (Stopping(check_every=0), [2, 7], [0, 2, 7, 20]),
     ],
 )
 def test_checks_are_due_every_n_steps_and_at_epoch_ends(stop, epoch, checked):
-    assert [s for s in range(1, 21) if stop.due(s, s % epoch == 0)] == checked
+    run = run_of(Told(1.0, 0.1), stop)
+    for _ in run.steps(20, epoch=epoch):
+        run.log(loss=torch.zeros(()))
+    assert [row["step"] for row in run.history() if row["check_retain_loss"] is not None] == checked
+    assert run.stopped_by == "schedule"
 
 
-def test_reasons():
-    stop = Stopping(retain_budget=5, retain_floor=0.02)
-    assert stop.reason(Check(0.1, 0.1), target=0.1, start=0.05) == "forget_target"
-    assert stop.reason(Check(0.11, 0.1), target=0.1, start=0.05) is None
-    assert stop.reason(Check(0.5, 0.26), target=0.1, start=0.05) == "retain_budget"
-    assert stop.reason(Check(0.0, 0.26), target=0.1, start=0.05) == "retain_budget", "the safety net is first"
-
-
-def test_a_near_perfect_model_does_not_stop_at_once():
-    stop = Stopping(retain_budget=5, retain_floor=0.02)
-    assert stop.reason(Check(1.0, 0.05), target=0.1, start=1e-6) is None
-    assert stop.reason(Check(1.0, 0.11), target=0.1, start=1e-6) == "retain_budget"
-
-
-def test_default_target_is_chance_for_a_class(toy):
-    model, forget, retain, _ = toy
-    result = purge.unlearn(
-        model, forget, retain, method="purge-paper", check_every=1, epochs=300, progress=False
-    )
-    accuracies = [
-        r["check_forget_accuracy"] for r in result.history if r["check_forget_accuracy"] is not None
-    ]
-    assert result.stopped_by == "forget_target"
-    assert accuracies[-1] <= 1 / 3
-    assert all(a > 1 / 3 for a in accuracies[:-1]), "it stops at the first check below the target"
+@pytest.mark.parametrize(
+    ("start", "now", "reason"),
+    [
+        (0.05, (0.1, 0.1), "forget_target"),  # exactly 1/K, whatever float32 makes of it
+        (0.05, (0.11, 0.1), "schedule"),
+        (0.05, (0.5, 0.26), "retain_budget"),
+        (0.05, (0.0, 0.26), "retain_budget"),  # the safety net comes first
+        (1e-6, (1.0, 0.05), "schedule"),  # a near-perfect model does not stop at once
+        (1e-6, (1.0, 0.11), "retain_budget"),
+    ],
+)
+def test_why_a_run_ends_and_at_once(start, now, reason):
+    for early in (True, False):
+        model = Told(1.0, start)
+        stop = Stopping(retain_budget=5, retain_floor=0.02, check_every=1, early=early)
+        run = run_of(model, stop)
+        for i in run.steps(5, epoch=5):
+            run.log(loss=torch.zeros(()))
+            if i == 1:
+                model.accuracy, model.loss = now
+        stops = early and reason != "schedule"
+        assert (run.stopped_by, run.step) == ((reason, 2) if stops else ("schedule", 5))
+    assert run.forget_target == 0.1
+    assert run.retain_budget == pytest.approx(5 * max(start, 0.02), rel=0.2)
 
 
 def test_default_target_of_single_samples_is_the_accuracy_on_unseen_ones_of_their_classes(toy):
@@ -64,46 +94,3 @@ def test_default_target_of_single_samples_is_the_accuracy_on_unseen_ones_of_thei
     expected = (6 * right[y_test == 2].mean() + right[y_test == 1].mean()) / 7
     assert result.info["forget_target"] == pytest.approx(float(expected))
     assert abs(float(expected) - float(right.mean())) > 0.05
-
-
-def test_the_budget_ends_a_run_at_once(toy):
-    model, forget, retain, _ = toy
-    result = purge.unlearn(
-        model,
-        forget,
-        retain,
-        method="gradient-ascent",
-        lr=1e-2,
-        weight_decay=5.0,
-        momentum=0.0,
-        epochs=50,
-        check_every=1,
-        retain_budget=1.5,
-        retain_floor=0.0,
-        norm="frozen",
-        progress=False,
-    )  # fmt: skip  (the decay shrinks all weights by 5 % a step, so the retain loss rises)
-    checks = [r["check_retain_loss"] for r in result.history if r["check_retain_loss"] is not None]
-    assert result.stopped_by == "retain_budget"
-    budget = 1.5 * checks[0]
-    assert checks[-1] > budget
-    assert all(c <= budget for c in checks[:-1])
-
-
-def test_one_in_k_is_chance():
-    """An accuracy of exactly 1/K has reached the target 1/K, whatever float32 makes of it."""
-    from purge.data.accept import as_samples
-    from purge.data.split import Split
-    from purge.engine.run import Run
-
-    x, y = torch.zeros(10, 2), torch.arange(10)
-    samples = as_samples((x, y), torch.device("cpu"), "x")
-    split = Split(samples, samples, None, 10, frozenset(range(10)))
-    always_zero = torch.nn.Linear(2, 10)
-    with torch.no_grad():
-        always_zero.weight.zero_()
-        always_zero.bias.copy_(torch.arange(10.0).flip(0))
-    run = Run(always_zero, split, Context(torch.device("cpu")), stop=Stopping(retain_budget=None))
-    for _ in run.steps(3, epoch=1):
-        run.log(loss=torch.zeros(()))
-    assert (run.stopped_by, run.step) == ("forget_target", 1)

@@ -160,12 +160,9 @@ def test_the_colours_of_an_epoch(augment):
     )
     for (x, y), (was, label), drawn in zip(found, plain, colours, strict=True):
         assert torch.equal(y, label)
-        for image in range(6):
-            for channel in range(3):
-                gain, shift = drawn[image, channel].tolist()
-                before = was[image, channel].double()
-                wanted = before.mean() + (before - before.mean()) * gain + shift
-                torch.testing.assert_close(x[image, channel].double(), wanted, atol=1e-5, rtol=1e-5)
+        gain, shift = (drawn[..., i, None, None] for i in (0, 1))
+        mean = was.mean((2, 3), keepdim=True)
+        torch.testing.assert_close(x, mean + (was - mean) * gain + shift, atol=1e-5, rtol=1e-5)
     assert torch.equal(one.get_state(), two.get_state())
 
 
@@ -184,13 +181,5 @@ def test_augmentation_is_the_same_on_every_device(few, monkeypatch):
 
 
 def test_only_images_are_augmented():
-    with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip, got .+ Fix: .+\."):
-        train(augment="flip")
     with pytest.raises(MethodError, match=r"Expected purge.Images to augment by flip and colour, got .+\."):
         train(augment="flip", colour=0.1)
-
-
-def test_only_square_images_are_turned():
-    wide = Images(torch.zeros(20, 1, 8, 10, dtype=torch.uint8), torch.arange(20) % 2, size=8)
-    with pytest.raises(MethodError, match=r"Expected square images to turn, got 8×10 pixels"):
-        on_images(wide, augment="turn")

@@ -15,12 +15,12 @@ import purge
 from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.data.identity import identities
 from purge.data.split import split
-from purge.engine import tensor_files as store
 from purge.engine.seeding import seeded
 from purge.engine.trainer import Recipe, fit
 from purge.methods import update_log
 from purge.methods.amnesiac import Amnesiac
 from purge.methods.update_log import UpdateLog, updates_with
+from purge.models import checkpoint as store
 from purge.models.checkpoint import digest
 from tests.methods.logged import CPU, RECIPE, forget, samples, train
 from tests.nets import blobs, small_mlp

@@ -15,7 +15,7 @@ from torch import nn
 
 import purge
 from purge.models import batchnorm, batchnorm_kernels
-from purge.models.batchnorm import quick_batchnorm, statistics
+from purge.models.batchnorm import statistics
 from purge.models.small_resnet import SmallResNet
 from tests.models.batchnorm_cases import (
     CASES,
@@ -52,17 +52,6 @@ def test_the_interpreter_finds_the_numbers_of_float64():
         pytest.skip("the interpreter of this Triton cannot run a loop with this NumPy")  # 3.6 with 2.4
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(CASES) + 2
-
-
-def test_on_the_cpu_nothing_changes():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
-    plain = copy.deepcopy(model)
-    x = torch.randn(8, 3, 6, 6)
-    with quick_batchnorm(model):
-        assert "forward" not in model[1].__dict__
-        assert torch.equal(model(x), plain(x))
-    assert torch.equal(model[1].running_var, plain[1].running_var)
 
 
 def test_without_triton_the_module_is_there_and_says_no(monkeypatch):
@@ -196,17 +185,13 @@ def test_quick_training_is_training(dtype, rough, momentum, all_sizes):
     x64 = x.detach().double().cpu().requires_grad_()
     at, exact_at = [x, *model.parameters()], [x64, *exact.parameters()]
     for _ in range(2):
-        with quick_batchnorm(model):
+        with statistics(model, "train"):
             z = model(x)
         assert "_Seeing" in str(z.grad_fn)
         assert_same_outputs_and_gradients(z, exact(x64), at, exact_at, rough)
     for key, value in exact.state_dict().items():
         close(model.state_dict()[key], value, rough)
     assert all("forward" not in m.__dict__ for m in model)
-    with quick_batchnorm(model.eval()):
-        assert torch.equal(model(x), copy.deepcopy(model)(x))  # by torch: not in training mode
-        with pytest.raises(ValueError, match="more than 1 value"):
-            model.train()(x[:1, :, :1, :1])
 
 
 @gpu
@@ -239,38 +224,7 @@ def test_a_model_is_trained_by_the_kernels_as_by_torch(digits, all_sizes, monkey
 @gpu
 def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong(all_sizes):
     model, x = norms(True)[0], images((4, 10, 3, 3), torch.float32, "cuda", 0).requires_grad_()
-    with quick_batchnorm(model):
+    with statistics(model, "train"):
         z = model(x)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(torch.autograd.grad(z.sin().sum(), x, create_graph=True)[0].sum(), x)
-
-
-@gpu
-def test_a_graph_records_the_kernels(all_sizes):
-    model, _ = norms(True)
-    twin = copy.deepcopy(model)
-    first, second = (images((50, 10, 32, 32), torch.bfloat16, "cuda", seed) for seed in (0, 1))
-    assert batchnorm._usable(batchnorm_kernels, first) is batchnorm_kernels
-
-    def step(net, x):
-        with quick_batchnorm(net):
-            z = net(x)
-        return z, *torch.autograd.grad(z.float().sin().sum(), [x, *net.parameters()])
-
-    held = first.clone().requires_grad_()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step(model, held)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        recorded = step(model, held)
-    with torch.no_grad():
-        held.copy_(second)
-    graph.replay()
-    step(twin, first.clone().requires_grad_())
-    for a, b in zip(recorded, step(twin, second.clone().requires_grad_()), strict=True):
-        assert torch.equal(a, b)
-    for key, value in twin.state_dict().items():
-        assert torch.equal(value, model.state_dict()[key]), key

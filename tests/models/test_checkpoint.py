@@ -237,7 +237,6 @@ def test_exports_that_cannot_be_are_refused_at_once(tmp_path: Path) -> None:
         (tmp_path / "new", old, "a file of .pt .* got new"),
         (tmp_path / "none" / "new.pt", old, "a folder at"),
         (there, old, "no file yet"),
-        (tmp_path / "x.pt", sharded(tmp_path / "shards"), "the name of a file"),
     ):
         with pytest.raises(FileError, match=said):
             purge.export(Net(), path, like=like)

@@ -64,11 +64,6 @@ def table(seed: int = 0) -> tuple[Any, Tensor]:
     return (torch.randn(160, 4, generator=g) + 3 * (y == 1)[:, None], kind), y
 
 
-def table_of_names(seed: int = 0) -> tuple[Any, Tensor]:
-    (numbers, kind), y = table(seed)
-    return {"kind": kind, "numbers": numbers}, y
-
-
 class Binary(nn.Module):
     """One logit per sample, (B, 1) or (B,)."""
 
@@ -119,12 +114,11 @@ KINDS = {
     "text in bf16": Kind(
         lambda: bert().bfloat16(), lambda seed: sentences(120, seed), {"epochs": 20, "lr": 0.1}),
     "a tuple of inputs": Kind(Table, table, {"epochs": 15}, 1),
-    "a dict of inputs": Kind(Table, table_of_names, {"epochs": 15}, 1),
     "one logit": Kind(lambda: Binary(flat=True), pairs, {}, 1),
     "LoRA": Kind(lambda: lora(copy.deepcopy(pretrained())), lambda seed: pictures(seed=seed),
                  {"epochs": 15, "lr": 0.1}),
 }  # fmt: skip
-SLOW = ("in torch.float64", "in torch.float16", "text in bf16", "a dict of inputs", "one logit", "LoRA")
+SLOW = ("in torch.float64", "in torch.float16", "text in bf16", "one logit", "LoRA")
 
 
 @cache
@@ -212,18 +206,6 @@ def test_each_tensor_gets_its_own_type_back():
     wide = copied(model, CPU)
     assert set(types(wide)) == {torch.float32}
     assert digest(narrowed(wide, model)) == digest(model), "there and back is exact"
-
-
-# -- several inputs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["finetune", "scrub", "salun", "influence", "ssd", "bad-teacher"])
-def test_methods_take_several_tensors(method):
-    model, quick = Table(), {"influence": {"samples": 20}, "ssd": {"alpha": 1.5}}.get(method, {})
-    for form in (table, table_of_names):
-        forget, retain = purge.split(form(), classes=[1])
-        result = purge.unlearn(model, forget, retain, method=method, check=False, progress=False, **quick)
-        assert digest(result.model) != digest(model)
 
 
 # -- one logit -------------------------------------------------------------------------------------------
@@ -353,16 +335,6 @@ def test_adapters_are_mixed_with_fresh_weights_and_may_lie_on_half_precision():
     forget, retain = purge.split(sentences(60), classes=[0])
     result = purge.unlearn(model, forget, retain, steps=4, fresh_share=0.5, check=False, progress=False)
     assert_only_adapters_moved(model, result.model)
-
-
-def test_a_saved_adapter_is_read_by_peft(tmp_path):
-    from peft import PeftModel
-
-    model, (x, _) = trained("LoRA").eval(), pictures(seed=1)
-    model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(copy.deepcopy(pretrained()), tmp_path).eval()
-    with torch.no_grad():
-        torch.testing.assert_close(again(**x).logits, model(**x).logits)
 
 
 def test_drawn_anew_adapters_begin_without_a_say():

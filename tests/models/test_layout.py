@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from purge.models.channels import channels_first, fed_to
-from purge.models.hooks import capture, pooled
+from purge.models.hooks import capture, channels_first, fed_to, pooled
 
 
 def seen(model: nn.Module, name: str, x: Tensor) -> tuple[Tensor, Tensor]:

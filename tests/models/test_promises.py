@@ -26,7 +26,6 @@ from purge.models.copies import reinitialised
 from purge.models.wrappers import unwrapped
 from tests.nets import blobs, small_mlp
 from tests.refusals import assert_sentence
-from tests.sequences import bert, sentences
 
 FEW = {"steps": 3, "progress": False}
 OLD = pytest.mark.filterwarnings(  # of torch
@@ -83,20 +82,6 @@ def test_a_wrapped_model_gives_what_the_plain_one_gives(kind, toy):
     assert digest(wrapped) == before, "the caller's model is never touched"
 
 
-@pytest.mark.parametrize("wrap", [nn.DataParallel, compiled])
-def test_wrapped_text_models_take_dicts(wrap):
-    data, plain = sentences(80), bert()
-    forget, retain = purge.split(data, classes=[0])
-    ours, theirs = (purge.unlearn(m, forget, retain, check=False, **FEW).model for m in (wrap(plain), plain))
-    assert type(ours) is type(plain)
-    assert digest(ours) == digest(theirs)
-    report = purge.audit(
-        wrap(ours), forget, retain, sentences(40, seed=1), original=wrap(plain), check=False, progress=False,
-        metrics=["ra", "feature_cosine_original"],
-    )  # fmt: skip
-    assert all(value.value is not None for value in report.values.values())
-
-
 def test_a_distributed_model_is_unwrapped(toy, tmp_path):
     model = toy[0]
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
@@ -150,7 +135,6 @@ MODELS = {
     "spectral_norm": lambda: changed(small_mlp(), lambda m: norms.spectral_norm(m[3])),
     "orthogonal": lambda: changed(small_mlp(), lambda m: norms.orthogonal(m[3])),
     "tied weights": Tied,
-    "without normalisation": lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)),
     "partly frozen": lambda: changed(small_mlp(), lambda m: m[0].requires_grad_(False)),
 }
 

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from purge.engine.precision import Precision, choose_device
     from purge.engine.resume import STATE, kept_epochs, training_folder
     from purge.engine.seeding import seeded
-    from purge.engine.tensor_files import read_tensors
     from purge.engine.trainer import Recipe
 
 __all__ = [
-    "STATE", "Precision", "Recipe", "choose_device", "kept_epochs", "read_tensors", "seeded",
-    "training_folder",
+    "STATE", "Precision", "Recipe", "choose_device", "kept_epochs", "seeded", "training_folder",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(
@@ -26,6 +24,6 @@ __getattr__ = imported_on_use(
     {
         "STATE": "engine.resume", "Precision": "engine.precision", "Recipe": "engine.trainer",
         "choose_device": "engine.precision", "kept_epochs": "engine.resume",
-        "read_tensors": "engine.tensor_files", "seeded": "engine.seeding", "training_folder": "engine.resume",
+        "seeded": "engine.seeding", "training_folder": "engine.resume",
     },
 )  # fmt: skip

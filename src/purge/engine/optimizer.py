@@ -1,19 +1,29 @@
-"""Optimisers: torch's own for the baselines, and one on a flat vector whose step can be projected."""
+"""Optimisers: torch's own for the baselines, and one on a flat vector whose step can be projected.
+
+A batch that is too large for the memory goes through the model in parts: the gradient of a mean over a batch
+is the mean of the gradients of its parts, weighted by their sizes. That is exact for networks that treat
+samples one by one; BatchNorm looks at the whole batch and is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from purge.core.errors import MethodError
 from purge.core.settings import normalise, setting
+from purge.data import inputs
 from purge.engine.dist import ALONE, Ranks
 from purge.models.checks import parameters_to_train
 
 BETA, EPSILON = 0.999, 1e-8  # of Adam's second moment
+MICRO_BATCH = "samples that go through the model at a time, to save memory; none: a whole batch"
+CHECKPOINT = "do not keep activations inside of blocks, compute them again: less memory, slower"
 
 
 @dataclass(frozen=True)
@@ -110,20 +120,13 @@ class FlatOptimizer:
 
 
 class FlatParameters:
-    """The trainable weights as one vector, each in the order in which its numbers lie in memory.
+    """The trainable weights as one vector, each in the order in which its numbers lie in memory."""
 
-    ``halved``: those that the model keeps in bf16 from now on, with the vector as their float32 master.
-    """
-
-    def __init__(self, params: Sequence[nn.Parameter], halved: Collection[nn.Parameter] = ()) -> None:
+    def __init__(self, params: Sequence[nn.Parameter]) -> None:
         self._params: list[Tensor] = list(params)
-        self._dtype = torch.float64 if torch.float64 in {p.dtype for p in params} else torch.float32
-        self._coarse = [p.dtype for p in params if p.dtype != self._dtype]
-        self.rounding = max(torch.finfo(p.dtype).eps for p in params) / 2  # of one number, relative to it
-        self._master: Tensor | None = None
-        self._master = self.read() if halved else None
-        for p in halved:
-            p.data = p.data.bfloat16()
+        types = {p.dtype for p in params}
+        self._dtype, self._mixed = max(types, key=lambda dtype: dtype.itemsize), len(types) > 1
+        self.rounding = max(torch.finfo(dtype).eps for dtype in types) / 2  # of one number, relative to it
 
     def grad(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
         """The gradient of ``loss``; weights that are not used get zeros."""
@@ -131,29 +134,19 @@ class FlatParameters:
         own = [torch.zeros_like(p) if g is None else g for g, p in zip(grads, self._params, strict=True)]
         return self._line(own)
 
-    def read(self, *, copy: bool = True) -> Tensor:
-        """The weights as they are now; without ``copy`` it may be the master itself, to be left alone."""
-        if self._master is None:
-            return self._line([p.detach() for p in self._params])
-        return self._master.clone() if copy else self._master
+    def read(self) -> Tensor:
+        """The weights as they are now."""
+        return self._line([p.detach() for p in self._params])
 
     @torch.no_grad()
     def store(self, vector: Tensor) -> Tensor:
         """Make ``vector`` the weights; what they could hold of it is returned."""
-        if self._master is not None:
-            self._master.copy_(vector)
-        torch._foreach_copy_([*self._params], self._parts(vector))
-        return self.read() if self._coarse else vector
+        torch._foreach_copy_(self._params, self._parts(vector))
+        return self.read() if self._mixed else vector
 
     def held(self, vector: Tensor) -> Tensor:
         """What the weights could hold of ``vector``; types too coarse for it are tried out."""
-        return self.store(vector) if self._coarse else vector
-
-    def widen(self) -> None:
-        """Give all weights the type and the values of their master, if there is one."""
-        if self._master is not None:
-            for p, part in zip(self._params, self._parts(self._master), strict=True):
-                p.data = torch.empty_like(p, dtype=part.dtype).copy_(part)
+        return self.store(vector) if self._mixed else vector
 
     def _line(self, tensors: list[Tensor]) -> Tensor:
         first = self._params[0]
@@ -170,6 +163,44 @@ class FlatParameters:
             else:
                 parts.append(part.view(p.shape))
         return parts
+
+
+def mean_grad(
+    params: FlatParameters,
+    loss: Callable[..., tuple[Tensor, Tensor]],
+    batch: tuple[Any, ...],
+    micro: int | None,
+    ranks: Ranks = ALONE,
+    rows: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of a batch of ``rows`` over all ranks, flat, and the mean that ``loss`` gives, too."""
+    n, g, mean = inputs.count(batch[0]), torch.empty(0), torch.empty(0)
+    for start in range(0, n, micro or n):
+        part = [inputs.take(one, slice(start, start + micro)) for one in batch] if micro else batch
+        share = ranks.share(rows) * inputs.count(part[0]) / n
+        total, shown = loss(*part)
+        g_part, shown = params.grad(share * total), share * shown.detach()
+        g, mean = (g.add_(g_part), mean + shown) if start else (g_part, shown)
+    return ranks.sum(g), ranks.sum(mean)
+
+
+def backward_in_parts(loss: Callable[[Any, Tensor], Tensor], x: Any, y: Tensor, micro: int) -> Tensor:
+    """Add the gradient of a batch's mean loss to that of the weights; returns the loss."""
+    mean = torch.zeros((), device=y.device)
+    for start in range(0, len(y), micro):
+        part = slice(start, start + micro)
+        part_loss = len(y[part]) / len(y) * loss(inputs.take(x, part), y[part])
+        part_loss.backward()
+        mean = mean + part_loss.detach()
+    return mean
+
+
+def check_micro_batch(model: nn.Module, micro: int | None) -> None:
+    """Refuse to divide the batches of a network that looks at them as a whole."""
+    norm = next((name for name, m in model.named_modules() if isinstance(m, _BatchNorm)), None)
+    if micro is not None and norm is not None:
+        fix = "leave micro_batch out, and set checkpoint_activations=true or a lower batch_size"
+        raise MethodError("a network without BatchNorm for micro_batch", f"one with {norm}", fix)
 
 
 def widest(t: Tensor) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -90,22 +90,3 @@ def choose_graph(wanted: bool | None, at: torch.device, *, default: bool) -> boo
     if wanted and at.type != "cuda":
         raise DeviceError("a CUDA device for graph=True", str(at), "leave graph out")
     return default and at.type == "cuda" if wanted is None else bool(wanted)
-
-
-def kept_in_bf16(
-    model: nn.Module, trained: Sequence[nn.Parameter], precision: Precision
-) -> list[nn.Parameter]:
-    """The weights that products cast to bf16 whenever they use them: of linear layers and convolutions alone.
-
-    To keep these in bf16 changes nothing that the model computes.
-    """
-    if precision != "bf16":
-        raise MethodError(
-            "precision bf16 for bf16_weights", precision, "pass precision='bf16', or leave it out"
-        )
-    used: dict[nn.Parameter, bool] = {}
-    for m in model.modules():
-        for name, p in m.named_parameters(recurse=False):
-            cast = name == "weight" and isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))
-            used[p] = used.get(p, True) and cast  # an embedding may share its weight with a linear layer
-    return [p for p in trained if used[p] and p.dtype == torch.float32]

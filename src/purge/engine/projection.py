@@ -43,9 +43,9 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t if t.dtype == torch.float64 else t.float() for t in wide])
 
 
-def grad(loss: Tensor, params: Sequence[nn.Parameter], *, keep_graph: bool = False) -> Tensor:
+def grad(loss: Tensor, params: Sequence[nn.Parameter]) -> Tensor:
     """The gradient of ``loss``, flat, in float32; parameters that are not used get zeros."""
-    grads = torch.autograd.grad(loss, params, retain_graph=keep_graph, allow_unused=True)
+    grads = torch.autograd.grad(loss, params, allow_unused=True)
     return flat([torch.zeros_like(p) if g is None else g for g, p in zip(grads, params, strict=True)])
 
 
@@ -201,7 +201,7 @@ def step(
     if space == "gradient":
         conflict = dot(g, retain) < 0
         g = project(g, retain)
-    before = params.read(copy=False)
+    before = params.read()
     moved = optimizer.displacement(before, clipped(g, clip))
     if space != "update":
         after = params.held(before - moved)

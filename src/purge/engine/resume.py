@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 from purge.core.errors import FileError
 from purge.core.files import out_folder
 from purge.core.settings import as_dict
+from purge.data.identity import fingerprints
+from purge.data.images import Images
 from purge.data.samples import Samples
 from purge.engine.context import Context
-from purge.engine.tensor_files import cpu_copies, data_digest, read_tensors, write_tensors
-from purge.models.checkpoint import digest, tensors_of
+from purge.engine.seeding import seeded
+from purge.models.checkpoint import cpu_copies, digest, read_tensors, tensors_of, write_tensors
 from purge.models.inspect import device_of
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ logger = logging.getLogger("purge")
 
 STATE = "state.safetensors"  # in the folder of an unfinished training
 HALF = ".*.safetensors.*"  # temporary files that a killed training left behind
+TRANSFORMED = 16  # images that tell one transform from another
 
 
 def training_folder(path: str | os.PathLike[str] | None, *, resume: bool, force: bool) -> Path | None:
@@ -72,6 +76,26 @@ def identity(model: nn.Module, samples: Samples, recipe: Recipe, seed: int) -> d
     # items read from a dataset may differ each time
     most = 0 if samples.streamed and samples.pixel_shape is None else 256
     return {**as_dict(recipe), "seed": seed, "model": digest(model), "data": data_digest(samples, most)}
+
+
+def data_digest(samples: Samples, most: int | None = None) -> str:
+    """A digest of all labels, and of the inputs (of images also the ids) of at most so many samples."""
+    n = len(samples)
+    count = n if most is None else min(n, most)
+    some = samples if count == n else samples.select(torch.arange(count) * n // max(1, count))
+    parts = [samples.labels]
+    h = hashlib.sha256()
+    if isinstance(some, Images):  # pixels are the same on every device
+        h.update(repr((some.shape, some.mean, some.std)).encode())
+        parts += [samples.ids, some.pixels.cpu().contiguous()]
+        if some.backend.transform is not None:
+            parts.append(fingerprints(samples.select(torch.arange(min(n, TRANSFORMED)))))
+    else:
+        with seeded(0, torch.device("cpu")):  # a dataset may draw random numbers for its items
+            parts.append(fingerprints(some))
+    for part in parts:
+        h.update(part.numpy().data)
+    return h.hexdigest()
 
 
 class TrainingState:

@@ -69,7 +69,6 @@ class Run:
         self._plain: dict[int, tuple[Samples, Samples]] = {}  # by id, and what had that id
         self._rows: list[dict[str, Tensor | None]] = []
         self._checks: dict[int, Check] = {}
-        self._chosen: dict[int, Tensor] = {}  # by the size of a set, which samples a check looks at
         self._first_bad = torch.full((), -1, device=self.device)
 
     def batch_indices(self, samples: Sized, *, steps: int, batch_size: int) -> Tensor:
@@ -162,15 +161,17 @@ class Run:
         ``delivered``: a context in which the model is as it would be delivered; checks are made in it.
         ``done``: a rule of the method's own, by which the schedule ends after a check.
         """
+        self.end, every = total, self.stop.check_every
         ends = range(epoch, total + 1, epoch) if isinstance(epoch, int) else epoch
-        self.end = total
+        if every and not self.stop.epoch_ends:
+            ends = ()
         self._delivered, self._done = delivered, done
         self._check()  # before the first step: the starting retain loss L₀
         with progress_line(self._title, total, self.progress) as advance:
             while self.step < self.end:
                 self.step += 1
                 yield self.step - 1
-                if self.step == self.end or self.stop.due(self.step, self.step in ends):
+                if self.step == self.end or self.step in ends or (every and self.step % every == 0):
                     self._check()
                 now = self._checks.get(self.step)
                 advance(1, "" if now is None else f"forget accuracy {now.forget_accuracy:.1%}")
@@ -256,9 +257,11 @@ class Run:
             self.context.tell(self.step, {f"check_{name}": v for name, v in now._asdict().items()})
         if self.step == 0:
             return
-        reason = self.stop.reason(now, target=self.forget_target, start=self._checks[0].retain_loss)
-        self.stopped_by = reason or self.stopped_by
-        if self._done(now) or reason:
+        met = self.forget_target is not None and now.forget_accuracy <= self.forget_target
+        reason = "retain_budget" if self.beyond_budget else "forget_target" if met else None
+        if reason and self.stop.early:
+            self.stopped_by, self.end = reason, self.step
+        if self._done(now):
             self.end = self.step
 
     def _target(self) -> float | None:
@@ -295,10 +298,8 @@ class Run:
         n, most = len(samples), self.stop.check_samples
         if n <= most:
             return torch.arange(n)
-        if n not in self._chosen:
-            generator = torch.Generator().manual_seed(self.seed)
-            self._chosen[n] = torch.randperm(n, generator=generator)[:most].sort().values
-        return self._chosen[n]
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(n, generator=generator)[:most].sort().values
 
     def log(self, **scalars: Tensor | None) -> None:
         """Keep 0-d tensors of the current step on the device; they are read when the run is over.

@@ -58,19 +58,6 @@ class Stopping:
     def __post_init__(self) -> None:
         normalise(self)
 
-    def due(self, step: int, epoch_end: bool) -> bool:
-        """Is there a check after a step?
-
-        Args:
-            step: its number, counted from 1.
-            epoch_end: is it the last of an epoch?
-
-        Returns:
-            Whether to check.
-        """
-        intra = self.check_every > 0 and step % self.check_every == 0
-        return intra or (epoch_end and (self.epoch_ends or self.check_every == 0))
-
     def budget(self, start: float) -> float | None:
         """The retain loss that ends the run.
 
@@ -81,26 +68,6 @@ class Stopping:
             The loss; None without a budget.
         """
         return None if self.retain_budget is None else self.retain_budget * max(start, self.retain_floor)
-
-    def reason(self, now: Check, *, target: float | None, start: float) -> str | None:
-        """Why to stop now, or None. The budget comes first: it is the safety net.
-
-        Args:
-            now: what was measured.
-            target: the accuracy on the forget set to stop at.
-            start: the retain loss before the first step.
-
-        Returns:
-            ``retain_budget``, ``forget_target`` or None.
-        """
-        if not self.early:
-            return None
-        budget = self.budget(start)
-        if budget is not None and now.retain_loss > budget:
-            return "retain_budget"
-        if target is not None and now.forget_accuracy <= target:
-            return "forget_target"
-        return None
 
 
 def beyond_chance(accuracy: float, target: float, samples: int) -> bool:

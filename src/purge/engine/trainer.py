@@ -33,11 +33,11 @@ from purge.engine.context import Context
 from purge.engine.cuda_graph import Recorded, Scalars
 from purge.engine.dist import Ranks
 from purge.engine.losses import full
-from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
+from purge.engine.optimizer import CHECKPOINT, MICRO_BATCH, backward_in_parts, check_micro_batch
 from purge.engine.precision import has_bf16, laid_out
 from purge.engine.resume import TrainingState, identity
 from purge.engine.seeding import apart
-from purge.models.batchnorm import quick_batchnorm, statistics
+from purge.models.batchnorm import statistics
 from purge.models.checkpoint import tensors_of
 from purge.models.forward import EVAL_BATCH, Rows, forward, logits, rows_of
 from purge.models.inspect import device_of
@@ -200,8 +200,10 @@ class _Network:
         model, recipe, ranks, gpu = self.models[0], self._recipe, self._ranks, self.device.type == "cuda"
         with (
             laid_out(model, samples, last=recipe.channels_last if self.alone else False),
-            quick_batchnorm(model) if self.recorded else nullcontext(),
-            statistics(model, "train", over=ranks.over) if ranks.world > 1 else nullcontext(),
+            # Of joint batches, or by kernels for steps that are recorded.
+            statistics(model, "train", over=ranks.over)
+            if ranks.world > 1 or self.recorded
+            else nullcontext(),
             recomputed(model, few(samples)) if self.checkpointed else nullcontext(),
             cudnn.flags(
                 enabled=cudnn.enabled,

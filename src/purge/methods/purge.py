@@ -45,9 +45,14 @@ from purge.data import inputs
 from purge.data.samples import Samples
 from purge.engine.dist import Ranks
 from purge.engine.losses import full, kl
-from purge.engine.microbatch import CHECKPOINT, MICRO_BATCH, check_micro_batch, mean_grad
-from purge.engine.optimizer import FlatOptimizer, FlatParameters
-from purge.engine.precision import kept_in_bf16
+from purge.engine.optimizer import (
+    CHECKPOINT,
+    MICRO_BATCH,
+    FlatOptimizer,
+    FlatParameters,
+    check_micro_batch,
+    mean_grad,
+)
 from purge.engine.projection import cosine, project, step
 from purge.methods.base import Inputs, Method, Run, Scalars, Split, Stopping, setting
 from purge.models.batchnorm import batchnorms, recalibrate, statistics
@@ -146,7 +151,6 @@ class Purge(Method):
     freeze: tuple[str, ...] = setting((), "parameters whose names begin with one of these are not changed")
     micro_batch: int | None = setting(None, MICRO_BATCH, low=1)
     checkpoint_activations: bool = setting(False, CHECKPOINT)
-    bf16_weights: bool = setting(False, "large weights in bf16 beside float32 masters: for precision=bf16")
     stop: Stopping = Stopping(early=False, check_every=0, check_samples=1024)
 
     def restart(self, split: Split, *, normed: bool) -> tuple[int, Restart]:
@@ -187,9 +191,7 @@ class Purge(Method):
         trained = parameters_to_train(model, self.freeze)
         if plan.fresh_share:
             mix_in(model, run.fresh(model, partly=True), plan.fresh_share, trained)
-        params = FlatParameters(
-            trained, kept_in_bf16(model, trained, run.precision) if self.bf16_weights else ()
-        )
+        params = FlatParameters(trained)
         sizes = size, at_f.shape[1]  # of the batches that all ranks share
         one = _Step(self, plan, model, params, split.forget, lost, run.ranks, levels, sizes, normed)
         run.took = plan.in_words(size, pushes=len(classes) > 0, changed=changed is not None)
@@ -209,7 +211,6 @@ class Purge(Method):
             batch = r.x, r.y, taught(r.rows)
             run.log(**(pushing_step(*batch, f.x) if len(f) else one_step(*batch)))
             one.end(i)
-        params.widen()
         if run.beyond_budget:
             suffered = "The retained data suffered: a rate of %.3g is too high for this model. "
             logger.warning(suffered + "Pass a lower rate.", plan.rate)

@@ -30,12 +30,11 @@ from purge.data.samples import Data, Samples, few
 from purge.engine.context import Context
 from purge.engine.precision import choose_device
 from purge.engine.seeding import seeded
-from purge.engine.tensor_files import cpu_copies, read_tensors, write_tensors
 from purge.engine.trainer import diverged, fit
 from purge.methods.sisa_plan import TRAINING, WEIGHTS, ShardPlan
 from purge.models import checks
 from purge.models.batchnorm import batchnorms
-from purge.models.checkpoint import digest, load_weights, tensors_of
+from purge.models.checkpoint import cpu_copies, digest, load_weights, read_tensors, tensors_of, write_tensors
 from purge.models.copies import keep_frozen, reinitialised, widened
 from purge.models.forward import counting, forward
 from purge.models.inspect import device_of

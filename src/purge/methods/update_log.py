@@ -24,9 +24,8 @@ from purge.core.errors import DataError, FileError, MethodError, ModelError
 from purge.core.files import atomically, out_folder, read_json, write_json
 from purge.data.identity import identities
 from purge.data.samples import Samples
-from purge.engine.tensor_files import read_tensors, write_tensors
 from purge.engine.trainer import Recipe
-from purge.models.checkpoint import digest
+from purge.models.checkpoint import digest, read_tensors, write_tensors
 
 FACTS, STEPS, SAMPLES = "log.json", "steps.parquet", "samples.parquet"
 

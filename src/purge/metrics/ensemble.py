@@ -30,15 +30,15 @@ from purge.data.samples import Samples
 from purge.data.split import Split
 from purge.engine.context import Context
 from purge.engine.precision import Precision, choose_precision, laid_out
+from purge.engine.resume import data_digest
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
-from purge.engine.tensor_files import data_digest, read_tensors, write_tensors
 from purge.engine.trainer import diverged, fit
 from purge.metrics.audited import AuditedModel
 from purge.metrics.bootstrap import Array, Classes, some_rows
 from purge.metrics.likelihood import Flags, margins
 from purge.metrics.value import Missing
-from purge.models.checkpoint import digest, tensors_of
+from purge.models.checkpoint import digest, read_tensors, tensors_of, write_tensors
 from purge.models.checks import check_augment, check_batch_size, check_classifier, check_same_shapes
 from purge.models.copies import copied, keep_frozen, reinitialised
 from purge.models.forward import logits

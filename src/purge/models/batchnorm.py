@@ -23,7 +23,6 @@ from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.models.forward import forward
 from purge.models.hooks import marked, training_flags_kept
-from purge.models.inspect import device_of
 
 Norm = Literal["frozen", "shared", "train"]
 Sum = Callable[[Tensor], Tensor]  # adds up a tensor over the processes that have a part of a batch each
@@ -123,22 +122,6 @@ def steps_to_record(model: nn.Module) -> Iterator[None]:
     """
     with marked((m for m in model.modules() if isinstance(m, _BatchNorm)), QUICK, True):
         yield
-
-
-@contextmanager
-def quick_batchnorm(model: nn.Module) -> Iterator[None]:
-    """Within the block, a model in training mode normalises images by these kernels in steps to record.
-
-    What the layers compute, and how they update their running statistics, is the same up to rounding.
-    """
-    layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d) and "forward" not in m.__dict__]
-    try:
-        for m in layers if device_of(model).type == "cuda" else ():
-            m.forward = partial(_quick, m)  # type: ignore[method-assign]
-        yield
-    finally:
-        for m in layers:
-            m.__dict__.pop("forward", None)
 
 
 def _quick(bn: _BatchNorm, x: Tensor) -> Tensor:

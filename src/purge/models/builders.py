@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -163,8 +162,7 @@ def timm_model(name: str, want: Wanted) -> nn.Module:
     """A model of timm."""
     timm = from_extra("timm", "timm", "timm:… models", ModelError)
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=5, cutoff=0.5)
-        fix = did_you_mean(name, near) if near else "look for it in timm.list_models()"
+        fix = did_you_mean(name, timm.list_models(), "timm.list_models()")
         raise ModelError("the name of a model of timm", repr(name), fix)
     try:
         about = timm.get_pretrained_cfg(name)
@@ -187,7 +185,16 @@ def hugging_face(path: str, want: Wanted) -> nn.Module:
     try:
         with _quiet(transformers.utils.logging):
             config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
-            auto = _auto(transformers, config)
+            kinds = {
+                "ForImageClassification": transformers.AutoModelForImageClassification,
+                "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
+                "ForAudioClassification": transformers.AutoModelForAudioClassification,
+            }
+            # A model that can be several says which it was.
+            written = (getattr(config, "architectures", None) or [""])[0]
+            fitting = [auto for auto in kinds.values() if type(config) in auto._model_mapping]
+            named = [auto for ending, auto in kinds.items() if written.endswith(ending) and auto in fitting]
+            auto = next(iter([*named, *fitting]), transformers.AutoModelForImageClassification)
             if config.num_labels != want.classes:
                 config.num_labels = want.classes
             images = auto is transformers.AutoModelForImageClassification
@@ -203,19 +210,6 @@ def hugging_face(path: str, want: Wanted) -> nn.Module:
         fix = "name a folder with config.json (and model.safetensors if pretrained), or a hub id if online"
         raise ModelError(f"a classifier hf:{path} with {want}", _short(error), fix) from None
     return model.float().train()  # type: ignore[no-any-return]  # some are stored in half precision
-
-
-def _auto(transformers: Any, config: Any) -> Any:
-    """The class that builds a classifier of this kind; a model that can be several says which it was."""
-    kinds = {
-        "ForImageClassification": transformers.AutoModelForImageClassification,
-        "ForSequenceClassification": transformers.AutoModelForSequenceClassification,
-        "ForAudioClassification": transformers.AutoModelForAudioClassification,
-    }
-    written = (getattr(config, "architectures", None) or [""])[0]
-    fitting = [auto for auto in kinds.values() if type(config) in auto._model_mapping]
-    named = [auto for ending, auto in kinds.items() if written.endswith(ending) and auto in fitting]
-    return next(iter([*named, *fitting]), transformers.AutoModelForImageClassification)
 
 
 class Tokenizer(NamedTuple):

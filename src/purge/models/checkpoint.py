@@ -1,4 +1,4 @@
-"""Reading and writing the weights of a model. No code in a file is ever run."""
+"""Weights and other tensors in files, and their digests. No code in a file is ever run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from purge.core.errors import FileError
+from purge.core.files import atomically
 from purge.models.stored import damaged, inside, place, read
 
 
@@ -61,8 +62,41 @@ def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write the weights as safetensors; tied weights are written under each of their names."""
-    state = {k: v.detach().cpu().contiguous().clone() for k, v in tensors_of(model).items()}
-    save_file(state, path)
+    save_file(cpu_copies(tensors_of(model)), path)
+
+
+def cpu_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies on the CPU, as safetensors wants them."""
+    form = torch.contiguous_format
+    return {k: v.detach().to("cpu", copy=True, memory_format=form) for k, v in tensors.items()}
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], *, fix: str, metadata: dict[str, str] | None = None
+) -> str:
+    """Write tensors to a safetensors file with their digest, whole or not at all; return the digest."""
+    held = cpu_copies(tensors)
+    about = {"digest": tensors_digest(held), **(metadata or {})}
+    try:
+        atomically(path, lambda to: save_file(held, to, metadata=about))
+    except (OSError, SafetensorError) as error:
+        got = getattr(error, "strerror", None) or str(error)
+        raise FileError(f"to be able to write {path}", got, fix) from None
+    return about["digest"]
+
+
+def read_tensors(path: Path, recorded: str | None = None) -> dict[str, Tensor] | None:
+    """What :func:`write_tensors` wrote; None if the file is missing or damaged, or holds other tensors.
+
+    ``recorded``: their digest; by default what the file itself says.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            recorded = recorded or (file.metadata() or {}).get("digest")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return tensors if tensors_digest(tensors) == recorded else None
 
 
 def load_weights(model: nn.Module, path: Path | str) -> None:

@@ -31,9 +31,7 @@ logger = logging.getLogger("purge")
 
 FEWEST, MOST = 100, 2000  # retained samples that tell whether a model knows its data
 FEWEST_OTHERS = 30  # of them that are not of the largest class
-NO_WEIGHTS = (
-    hashlib.sha256().hexdigest()
-)  # the digest of models without weights, which may differ all the same
+NO_WEIGHTS = hashlib.sha256().hexdigest()  # of models without weights, which may differ all the same
 KAPPA = 0.05  # how much better than chance, where 1 is always right
 
 
@@ -207,10 +205,10 @@ def _sound(model: nn.Module, parts: dict[str, Samples]) -> int:
     if names and len(names) != classes:
         wanted = f"a model with {len(names)} outputs, one per class of the data"
         raise ModelError(wanted, str(classes), "use the model that belongs to this data")
-    highest = {what: int(samples.labels.max()) for what, samples in parts.items()}
+    labels = {what: int(samples.labels.max()) for what, samples in parts.items()}
     if one_logit(answer):
-        _check_binary(max(highest.values()), len(parts), tuple(answer.shape))
-    for what, label in highest.items():
+        _check_binary(max(labels.values()), len(parts), tuple(answer.shape))
+    for what, label in labels.items():
         if label >= classes:
             wanted = f"labels from 0 to {classes - 1} in {what} (the model has {classes} outputs)"
             fix = "use the model that belongs to this data, or number the classes 0 … K-1"

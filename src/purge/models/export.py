@@ -88,14 +88,10 @@ def check_export(path: Path, like: Path | None, *, force: bool = False) -> None:
         got = f"{path.parent}, a run folder"
         raise FileError("another place for the export", got, "keep its files as run.json recorded them")
     if like is not None and like.is_dir():
-        if path.suffix in (".safetensors", *OF_TORCH):
-            got = f"{path.name}, the name of a file"
-            raise FileError(f"a folder for the export, as {like.name} is one", got, "name a new folder")
         out_folder(path, force=force)
         return
-    suffix = None if like is None else like.suffix
     every = (".safetensors", *OF_TORCH)
-    kinds = {None: every, ".safetensors": every[:1]}.get(suffix, (suffix or "", *OF_TORCH))
+    kinds = every if like is None else every[:1] if like.suffix == every[0] else (like.suffix, *OF_TORCH)
     if path.suffix not in kinds:
         what = f"a file of {' or '.join(dict.fromkeys(kinds))} for the export"
         raise FileError(what, path.name, f"name it NAME{kinds[0]}")

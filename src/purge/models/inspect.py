@@ -12,9 +12,8 @@ from purge.core.errors import ModelError
 from purge.data import inputs
 from purge.data.inputs import Inputs
 from purge.data.samples import Samples, few
-from purge.models.channels import channels_first, makers_of
 from purge.models.forward import evaluating, raw_logits
-from purge.models.hooks import first_tensor, removed
+from purge.models.hooks import channels_first, first_tensor, makers_of, removed
 
 
 class Anatomy(NamedTuple):
@@ -50,8 +49,8 @@ def anatomy(model: nn.Module, x: Inputs) -> Anatomy:
         handles += [m.register_forward_hook(remember(name)) for name, m in modules.items()]
         z = raw_logits(model, x)
     shape = z.reshape(n, -1).shape  # one logit per sample may come without a dimension of its own
-    heads = [name for name, s, _ in calls if s == shape and _has_own_weights(modules[name])]
-    head = heads[-1] if heads else None
+    made = (name for name, s, _ in reversed(calls) if s == shape and _has_own_weights(modules[name]))
+    head = next(made, None)
     ran = [name for name, _, _ in calls]
     before = calls[: ran.index(head)] if head else calls
     weight = getattr(modules[head], "weight", None) if head else None

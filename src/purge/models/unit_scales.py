@@ -12,7 +12,6 @@ w / p. Nothing is known about which layer reads which: each is measured by itsel
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -45,33 +44,6 @@ class Scale(NamedTuple):
         return torch.where(p > 0, w / torch.where(p > 0, p, torch.ones_like(p)), torch.zeros_like(w))
 
 
-@dataclass
-class _Moments:
-    """Sums over batches of means by channel: of x² for what comes in, of z and z² for what goes out."""
-
-    sums: list[Tensor] = field(default_factory=list)
-    total: float = 0.0  # the weight of all batches
-
-    def add(self, module: nn.Module, weight: float, x: Any, z: Any) -> None:
-        if not (isinstance(x, Tensor) and isinstance(z, Tensor)):
-            return
-        x = x if isinstance(module, READING) else z  # of others, what comes in does not matter
-        last = isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding))
-        x, z = (
-            h.movedim(-1 if last else 1, 0).flatten(1) if h.ndim > 1 else h[:, None]
-            for h in (x.detach().float(), z.detach().float())
-        )
-        means = [weight * mean for mean in (x.square().mean(1), z.mean(1), z.square().mean(1))]
-        self.sums = [a + b for a, b in zip(self.sums, means, strict=True)] if self.sums else means
-        self.total += weight
-
-    def sizes(self) -> tuple[Tensor, Tensor]:
-        """The root mean square of what comes in, and the standard deviation of what goes out."""
-        inside, mean, square = (s / self.total for s in self.sums)
-        out = (square - mean.square()).clamp_min(0).sqrt()
-        return inside.sqrt(), torch.where(out > CONSTANT * square.sqrt(), out, torch.zeros_like(out))
-
-
 def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head: str | None) -> list[Scale]:
     """The scale of each parameter, in their order. That of the head does not count what it puts out.
 
@@ -79,25 +51,38 @@ def unit_scales(model: nn.Module, batches: Iterable[tuple[Inputs, float]], head:
     no linear layer, convolution, norm or embedding is measured as a whole, by its weights: so the scale of
     such a layer does not matter, but that of its single units does.
     """
-    moments: dict[nn.Module, _Moments] = {m: _Moments() for m in model.modules() if _measured(m)}
+    # Of each layer, sums over batches of what _means returns, and of the weights of the batches.
+    sums: dict[nn.Module, list[Any]] = {m: [0.0] * 4 for m in model.modules() if _measured(m)}
     now = 1.0  # the weight of the batch that goes through the model
 
-    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
-        moments[module].add(module, now, next(iter(tensors), None), output)
+    def hook(module: nn.Module, args: Any, kwargs: dict[str, Any], z: Any) -> None:
+        x = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)), None)
+        if x is not None and isinstance(z, Tensor):
+            means: list[Any] = [*_means(module, x.detach().float(), z.detach().float()), 1.0]
+            sums[module] = [total + now * mean for total, mean in zip(sums[module], means, strict=True)]
 
     with evaluating(model), removed() as handles:
-        handles += [m.register_forward_hook(hook, with_kwargs=True) for m in moments]
+        handles += [m.register_forward_hook(hook, with_kwargs=True) for m in sums]
         for x, now in batches:  # noqa: B007, the hook reads it
             forward(model, x)
     scales: dict[nn.Parameter, Scale] = {}
     last = None if head is None else model.get_submodule(head)
-    for module, seen in moments.items():
-        if seen.total:
-            inside, out = seen.sizes()
-            own = _of_layer(module, inside, torch.ones_like(out) if module is last else out)
+    for module, (*totals, weight) in sums.items():
+        if weight:
+            inside, mean, square = (total / weight for total in totals)
+            out = (square - mean.square()).clamp_min(0).sqrt()  # the standard deviation of what goes out
+            out = torch.where(out > CONSTANT * square.sqrt(), out, torch.zeros_like(out))
+            own = _of_layer(module, inside.sqrt(), torch.ones_like(out) if module is last else out)
             scales = {**own, **scales}  # weights that two layers share belong to the first
     return [scales[p] if p in scales else _as_a_whole(p) for p in model.parameters()]
+
+
+def _means(module: nn.Module, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means by channel: x² of what comes in, where it matters, and z and z² of what goes out."""
+    x = x if isinstance(module, READING) else z
+    last = isinstance(module, (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding))
+    x, z = (h.movedim(-1 if last else 1, 0).flatten(1) if h.ndim > 1 else h[:, None] for h in (x, z))
+    return x.square().mean(1), z.mean(1), z.square().mean(1)
 
 
 def _measured(module: nn.Module) -> bool:

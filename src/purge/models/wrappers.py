@@ -47,30 +47,23 @@ def check_kind(model: Any) -> None:
     """Refuse what looks like a model but cannot be trained or looked into."""
     if not isinstance(model, nn.Module):
         raise ModelError("a torch.nn.Module", type(model).__name__, "pass the model itself")
-    kinds = {  # what came → what was expected, and the fix
-        "weights spread over ranks": (
-            "whole weights on every rank",
-            "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict collects "
-            "them), on every rank or on one; shard the new model afterwards",
-        ),
-        "TorchScript": (
-            "a plain nn.Module",
-            "pass the nn.Module it was made from; script or trace the new model afterwards",
-        ),
-        "a quantised module": (
-            "weights that can be trained",
-            "pass the model as it was before, in floats; quantise the new model afterwards",
-        ),
-    }
     for name, module in model.named_modules():
         weights = (*module.parameters(recurse=False), *module.buffers(recurse=False))
         bases = [cls.__module__ for cls in type(module).__mro__]
-        spread = any(base.startswith("torch.distributed.fsdp") for base in bases)
-        odd = {
-            "TorchScript": isinstance(module, torch.jit.ScriptModule),
-            "a quantised module": bases[0].startswith(QUANTISED),
-            "weights spread over ranks": spread or any(hasattr(t, "full_tensor") for t in weights),
-        }
-        if kind := next((kind for kind, so in odd.items() if so), ""):
-            what, fix = kinds[kind]
-            raise ModelError(what, kind + (f" in {name}" if name else ""), fix)
+        if isinstance(module, torch.jit.ScriptModule):
+            kind, what = "TorchScript", "a plain nn.Module"
+            fix = "pass the nn.Module it was made from; script or trace the new model afterwards"
+        elif bases[0].startswith(QUANTISED):
+            kind, what = "a quantised module", "weights that can be trained"
+            fix = "pass the model as it was before, in floats; quantise the new model afterwards"
+        elif any(base.startswith("torch.distributed.fsdp") for base in bases) or any(
+            hasattr(t, "full_tensor") for t in weights
+        ):
+            kind, what = "weights spread over ranks", "whole weights on every rank"
+            fix = (
+                "pass the plain module with all of its weights (torch.distributed.checkpoint.state_dict "
+                "collects them), on every rank or on one; shard the new model afterwards"
+            )
+        else:
+            continue
+        raise ModelError(what, kind + (f" in {name}" if name else ""), fix)

@@ -53,28 +53,26 @@ class Head(ABC):
     bias: Tensor
     counts: Tensor
 
-    def __init__(self, settings: HeadSettings, classes: int, ledger: KeptRows | None) -> None:
-        self.settings, self.classes, self._ledger = settings, classes, ledger
+    def __init__(self, settings: HeadSettings, classes: int) -> None:
+        self.settings, self.classes, self._ledger = settings, classes, KeptRows()
 
     def add(self, features: Any, labels: Any) -> None:
         """Learn more rows: the head is then that of all rows together."""
         x, y = checked(features, labels, width=self.width, classes=self.classes)
         self._add(x, y)
-        if self._ledger is not None:
-            self._ledger.digests += self._ledger.of(x, y)
+        self._ledger.digests += self._ledger.of(x, y)
 
     def remove(self, features: Any, labels: Any) -> None:
         """Forget rows, given as they were added: the head is then that of the other rows alone.
 
-        Rows that the head has not learned are refused (without ``track``, as far as their counts show it).
+        Rows that the head has not learned are refused.
         """
         x, y = checked(features, labels, width=self.width, classes=self.classes)
-        places = set[int]() if self._ledger is None else {*self._ledger.find(self._ledger.of(x, y))}
+        places = {*self._ledger.find(self._ledger.of(x, y))}
         if len(y) >= self.rows:
             raise DataError(f"fewer than the {self.rows} rows of the head", str(len(y)), "keep at least one")
         self._remove(x, y, places)
-        if self._ledger is not None:
-            self._ledger.digests = [d for i, d in enumerate(self._ledger.digests) if i not in places]
+        self._ledger.digests = [d for i, d in enumerate(self._ledger.digests) if i not in places]
 
     def scores(self, features: Any) -> Tensor:
         """The logits (N, K) of rows, in float64."""
@@ -104,8 +102,7 @@ class Head(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the head and what its next removal needs, as safetensors; of a logistic head its rows too."""
-        tensors = {**self._state(), **({} if self._ledger is None else self._ledger.tensors())}
-        plain = {name: t.contiguous() for name, t in tensors.items()}
+        plain = {name: t.contiguous() for name, t in {**self._state(), **self._ledger.tensors()}.items()}
         settings = json.dumps(as_dict(self.settings))
         about = {"format": FORMAT, "settings": settings, "classes": str(self.classes)}
         with file_errors(Path(path)):
@@ -148,10 +145,8 @@ class RidgeHead(Head):
 
     error: float = 0.0
 
-    def __init__(
-        self, settings: HeadSettings, classes: int, ledger: KeptRows | None, moments: Moments
-    ) -> None:
-        super().__init__(settings, classes, ledger)
+    def __init__(self, settings: HeadSettings, moments: Moments) -> None:
+        super().__init__(settings, len(moments.counts))
         self._take(moments)
 
     def _take(self, moments: Moments, most: float = torch.inf) -> None:
@@ -182,10 +177,8 @@ class RidgeHead(Head):
 class LogisticHead(Head):
     """Multinomial logistic regression. It keeps its rows; see :mod:`~.logistic`."""
 
-    def __init__(
-        self, settings: HeadSettings, ledger: KeptRows, problem: Problem, solution: Solution
-    ) -> None:
-        super().__init__(settings, problem.classes, ledger)
+    def __init__(self, settings: HeadSettings, problem: Problem, solution: Solution) -> None:
+        super().__init__(settings, problem.classes)
         self._take(problem, solution)
 
     def _take(self, problem: Problem, solution: Solution) -> None:
@@ -229,14 +222,12 @@ def fit(
     lam: float = 1.0,
     intercept: bool = True,
     classes: int | None = None,
-    track: bool = True,
 ) -> Head:
     """A linear head for rows of features (N, D) with labels (N,), from which rows can be deleted exactly.
 
     ``kind="ridge"`` keeps sums alone, and a removal takes milliseconds; ``"logistic"`` keeps its rows.
     ``lam`` is the penalty beside the sum over all rows: ``alpha`` of scikit-learn's Ridge, 1/C of its
-    LogisticRegression. ``classes``: how many there are, where the largest label does not tell. ``track``:
-    keep a keyed digest of each row, so that rows that were never added are refused.
+    LogisticRegression. ``classes``: how many there are, where the largest label does not tell.
 
     >>> x, y = torch.eye(4).repeat(3, 1), torch.arange(4).repeat(3)
     >>> head = fit(x, y)
@@ -246,26 +237,30 @@ def fit(
     >>> torch.allclose(head.weight, fit(x[2:], y[2:]).weight)
     True
     """
-    return fitted(features, labels, HeadSettings(kind, lam, intercept), classes=classes, track=track)
+    return fitted(features, labels, HeadSettings(kind, lam, intercept), classes=classes)
 
 
 def fitted(
     features: Any, labels: Any, settings: HeadSettings, *, classes: int | None = None, track: bool = True,
     start: Head | None = None,
 ) -> Head:  # fmt: skip
-    """:func:`fit` with settings as one object; ``start``: a head whose weights may be near."""
+    """:func:`fit` with settings as one object; ``start``: a head whose weights may be near.
+
+    Without ``track`` its rows are not noted: nothing is to be removed from it.
+    """
     x, y = checked(features, labels, classes=classes if type(classes) is int else None)
     k = int(y.max()) + 1 if classes is None else classes
     if type(k) is not int or k < 2:
         raise DataError("2 or more classes, a whole number", brief(k), "pass classes=10, say")
-    ledger = KeptRows()
-    if track or settings.kind == "logistic":  # which finds its rows by them
-        ledger.digests = ledger.of(x, y)
+    head: Head
     if settings.kind == "ridge":
-        return RidgeHead(settings, k, ledger if track else None, moments_of(x, y, k))
-    problem = Problem(_with_ones(x, settings), y, settings.lam, k)
-    near = start._solution if isinstance(start, LogisticHead) else None
-    return LogisticHead(settings, ledger, problem, logistic.minimum(problem, near))
+        head = RidgeHead(settings, moments_of(x, y, k))
+    else:
+        problem = Problem(_with_ones(x, settings), y, settings.lam, k)
+        near = start._solution if isinstance(start, LogisticHead) else None
+        head = LogisticHead(settings, problem, logistic.minimum(problem, near))
+    head._ledger.digests = head._ledger.of(x, y) if track else []
+    return head
 
 
 def _with_ones(x: Tensor, settings: HeadSettings) -> Tensor:
@@ -289,8 +284,7 @@ def load(path: str | os.PathLike[str]) -> Head:
 def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
     """The head in a file, or some error: its parts may not fit each other."""
     settings, k = replace(HeadSettings(), {**json.loads(about["settings"])}), int(about["classes"])
-    key, digests = tensors.pop("ledger.key", None), tensors.pop("ledger.digests", None)
-    ledger = None if key is None or digests is None else KeptRows.read(key, digests)
+    ledger = KeptRows.read(tensors.pop("ledger.key"), tensors.pop("ledger.digests"))
     floats = [t for t in tensors.values() if t.is_floating_point()]
     fits = about["format"] == FORMAT
     fits &= all(t.dtype == torch.float64 and bool(t.isfinite().all()) for t in floats)
@@ -300,13 +294,13 @@ def _rebuilt(about: Mapping[str, str], tensors: dict[str, Tensor]) -> Head:
         width = m.means.shape[1]
         fits &= [t.shape for t in m] == [(k,), (k, width), (width, width), (width,)]
         fits &= m.counts.dtype == torch.long and int(m.counts.min()) >= 0 < m.n
-        head = RidgeHead(settings, k, ledger, m)
+        head = RidgeHead(settings, m)
     else:
         x, y = checked(tensors["x"], tensors["y"], classes=k)
         problem, weight = Problem(x, y, settings.lam, k), tensors["solution"]
-        fits &= ledger is not None and weight.shape == (k, x.shape[1])
-        solution = Solution(weight, logistic.curvature_at(problem, weight))
-        head = LogisticHead(settings, ledger or KeptRows(), problem, solution)
-    if not fits or (ledger is not None and len(ledger.digests) != head.rows):
+        fits &= weight.shape == (k, x.shape[1])
+        head = LogisticHead(settings, problem, Solution(weight, logistic.curvature_at(problem, weight)))
+    if not fits or len(ledger.digests) != head.rows:
         raise ValueError
+    head._ledger = ledger
     return head

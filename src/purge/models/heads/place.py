@@ -97,7 +97,6 @@ def of(
     *,
     kind: Kind = "ridge",
     lam: float = 1.0,
-    track: bool = True,
 ) -> Placed:
     """A copy of a model whose linear head was fitted to a data set, and the head; yours is not touched.
 
@@ -110,6 +109,6 @@ def of(
     _, layer = linear_head(own, samples)
     settings = HeadSettings(kind, lam, layer.bias is not None)
     x, y = features_of(own, layer, samples)
-    head = fitted(x, y, settings, classes=layer.out_features, track=track)
+    head = fitted(x, y, settings, classes=layer.out_features)
     head.copy_to(layer)
     return Placed(own, head)
