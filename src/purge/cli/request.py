@@ -24,12 +24,7 @@ LedgerAt = Annotated[
     str | None,
     Option("--ledger", metavar="FILE|URL", help="The ledger; default: $PURGE_LEDGER, then requests.db."),
 ]
-KeyAt = Annotated[
-    Path | None,
-    Option(
-        "--key", metavar="FILE", help="The key that hashes ids; default: $PURGE_LEDGER_KEY, then LEDGER.key."
-    ),
-]
+KeyAt = opt.KeyAt
 SignAt = Annotated[
     Path | None, Option("--sign", metavar="FILE", help="Sign with the Ed25519 key in this file.")
 ]

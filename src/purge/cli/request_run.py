@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -192,8 +193,6 @@ def deliver(
     debug: opt.Debug = False,
 ) -> None:
     """Write down that the training data has grown; people who come back in it are refused."""
-    import dataclasses
-
     from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
@@ -205,6 +204,33 @@ def deliver(
     )
     text = f"The training data has {delivery.rows} rows now, {delivery.before} before.{left}"
     show(dataclasses.asdict(delivery), text, json_)
+
+
+@app.command("check")
+@opt.with_data
+def check(
+    data: Annotated[str, typer.Argument(help="A name, folder, file or module:function.")],
+    options: opt.Given,
+    trust: opt.Trust = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Say how many rows of forgotten people a table holds, a restored one, say; exits 1 if there are any.
+
+    For example: purge request check customers.csv --label bought --id customer
+
+    It names nobody. Rows of people whose request is not done yet are counted apart.
+    """
+    from purge.ledger.data import count_rows
+
+    with open_ledger(ledger, key) as book:
+        counted = count_rows(book, data, options)
+    found = f"{counted.forgotten} of {counted.rows} rows are of people, or classes, that were forgotten"
+    show(dataclasses.asdict(counted), f"{found}; {counted.asked} of some whose request is open.", json_)
+    if counted.forgotten:
+        raise typer.Exit(Exit.MISSED)
 
 
 @app.command("watch")

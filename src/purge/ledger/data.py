@@ -22,12 +22,15 @@ from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
 from purge.data import DataSource, Samples, choose_data, fingerprints
 from purge.ledger.chain import Kind
-from purge.ledger.records import Request, Version
-from purge.runs import Request as Rows
-from purge.runs import RunFile, facts_of, gone_of, read_data, read_model, same_scale
+from purge.ledger.records import STATES, Request, State, Version
+from purge.runs import LeftOut, RunFile, facts_of, gone_of, read_data, read_model, same_scale
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
+
+
+IDS = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
+ASKED: tuple[State, ...] = tuple(state for state in STATES if state != "withdrawn")
 
 
 def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
@@ -37,6 +40,49 @@ def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
     if data.paths:
         return tuple(data.paths[i] for i in data.ids.tolist()), "paths"
     return tuple(map(str, range(len(data)))), "rows"
+
+
+def left_out_by(ledger: Ledger, states: Sequence[State] = ASKED) -> LeftOut:
+    """The rows of everybody whose request is in one of these states, in any data that says whose they are."""
+    classes = {name for request in ledger.requests(states) for name in request.classes}
+    people, hashes = ledger.people(states), ledger.hashes_of_rows
+    deliveries, current = ledger.entries(Kind.DELIVERY), ledger.current()
+    about = deliveries[-1].payload if deliveries else {} if current is None else current.about
+
+    def rows(data: Samples) -> Tensor:
+        named = [number for number, name in enumerate(data.names) if name in classes]
+        found = torch.isin(data.labels, torch.tensor(named, dtype=torch.long))
+        whose, kind = owners_of(data)
+        if people and (kind == "rows" or about.get("ids") not in (None, kind)):
+            what, fix = "data whose rows say whose they are, as in the ledger", "name their column with --id"
+            raise DataError(what, f"some with {IDS[kind]}", fix)
+        return found | torch.tensor([one in people for one in hashes(whose)]) if people else found
+
+    return LeftOut(ledger.identity, rows)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a table holds of people who asked to be forgotten."""
+
+    rows: int
+    forgotten: int  # rows of people, or of classes, whose request is done
+    asked: int  # of those whose request is not done yet
+
+
+def count_rows(ledger: Ledger, data: str, options: Mapping[str, Any] = MappingProxyType({})) -> Counted:
+    """Look for rows of forgotten people in a table: a restored backup, a new delivery, a colleague's copy.
+
+    Args:
+        ledger: with the requests.
+        data: a name, folder, file or ``module:function``.
+        options: how it is read: fields of :class:`purge.data.DataSource`.
+    """
+    source = choose_data(RunFile(), {"held_out": False, **options, "data": data})
+    parts = [part for part in read_data(source, progress=False) if part is not None]
+    states: tuple[Sequence[State], ...] = ("done",), [state for state in ASKED if state != "done"]
+    counts = [sum(int(left_out_by(ledger, some).rows(part).sum()) for part in parts) for some in states]
+    return Counted(sum(map(len, parts)), *counts)
 
 
 def missing_ids(ledger: Ledger, requests: Iterable[Request], owners: Iterable[str]) -> dict[int, int]:
@@ -73,9 +119,8 @@ class OwnedData:
     def check_ids(self, before: str | None) -> None:
         """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""
         if before not in (None, self.ids):
-            words = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
             fix = "let the data carry the same ids as before"
-            raise DataError(f"training data with {words[str(before)]}", f"some with {words[self.ids]}", fix)
+            raise DataError(f"training data with {IDS[str(before)]}", f"some with {IDS[self.ids]}", fix)
 
     def class_numbers(self, requests: Iterable[Request]) -> list[int]:
         """The classes that requests name; one that the data does not know is refused."""
@@ -120,15 +165,6 @@ class OwnedData:
             rows |= torch.tensor(ledger.match([request.number for request in requests], self.subjects))
         classes = torch.tensor(self.class_numbers(requests), dtype=torch.long)
         return rows | torch.isin(self.train.labels, classes)
-
-    def recorded(self, ledger: Ledger, requests: Sequence[Request], rows: Tensor) -> Rows:
-        """The same as run.json has it: classes that are in the data, and the numbers of other rows."""
-        there = set(self.train.labels.unique().tolist())
-        classes = [c for c in self.class_numbers(requests) if c in there]
-        whole = torch.isin(self.train.labels, torch.tensor(classes, dtype=torch.long))
-        single = (rows & ~whole).nonzero()[:, 0].tolist()
-        named: Rows = {"forget_classes": classes} if classes else {}
-        return {**named, "forget_ids": single} if single else named
 
     def test_without(self, classes: Iterable[int]) -> Samples:
         """The test data without some classes: no number may rest on samples of a class that is gone."""

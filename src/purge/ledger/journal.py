@@ -100,6 +100,11 @@ class Journal:
         """Close the connections to the database."""
         self._db.engine.dispose()
 
+    @property
+    def identity(self) -> str:
+        """The random name that the ledger was given when it was made; a copy of it has the same."""
+        return str(self.entries(Kind.LEDGER)[0].payload["ledger"])
+
     # -- keys -------------------------------------------------------------------------------
 
     def _id_key(self) -> IdKey:

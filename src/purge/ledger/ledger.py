@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
@@ -14,6 +14,9 @@ from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
 from purge.ledger.journal import Journal, verify_export
 from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Request, Version
+
+if TYPE_CHECKING:
+    from purge.data import Adapt, IdOf, Samples
 
 __all__ = ["Ledger", "verify_export"]
 
@@ -233,11 +236,21 @@ class Ledger(Journal):
         Returns:
             Whether each is among the requests, in the same order.
         """
+        known = self.people([state for state in STATES if state != "withdrawn"])
+        return [one in known for one in self.hashes_of_rows(ids)]
+
+    def people(self, states: Sequence[str]) -> set[str]:
+        """The keyed hashes of all ids whose request is in one of these states.
+
+        Args:
+            states: of requests, as :meth:`requests` takes them.
+
+        Returns:
+            The hashes, as :meth:`hashes_of_rows` gives them.
+        """
         s, r = sql.subjects.c, sql.requests.c
         query = select(s.hash).distinct().join_from(sql.subjects, sql.requests, s.request == r.number)
-        query = query.where(r.state != "withdrawn")
-        known = self._rows(lambda c: set(c.execute(query).scalars()))
-        return [one in known for one in self._hashes_of_rows(ids)]
+        return self._rows(lambda c: set(c.execute(query.where(r.state.in_(states))).scalars()))
 
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
         """For each row of data, by whose it is: does it belong to one of these requests?
@@ -253,9 +266,40 @@ class Ledger(Journal):
         query = select(sql.subjects.c.request, sql.subjects.c.hash)
         named = self._rows(lambda c: c.execute(query).all()) if wanted else []
         known = {one for number, one in named if number in wanted}
-        return [one in known for one in self._hashes_of_rows(subjects)]
+        return [one in known for one in self.hashes_of_rows(subjects)]
 
-    def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
+    def without(
+        self, data: Any, *, label: str | None = None, id_of: IdOf = None, adapt: Adapt | None = None
+    ) -> Samples:
+        """Data without the rows of everybody who asked to be forgotten, to train on.
+
+        Requests that were withdrawn do not count. Rows of classes that were to be forgotten go, too.
+
+        Args:
+            data: in any form that :func:`purge.train` takes.
+            label: the column or key of the label.
+            id_of: where the ids are, as the ledger has them.
+            adapt: a function from one item to ``(inputs, label, id)``.
+
+        Returns:
+            The rows that are left.
+        """
+        from purge.data import Form, accepted
+        from purge.ledger.data import left_out_by
+
+        form = Form(label, id_of, adapt, owned=True)
+        samples = accepted({"the data": data}, form)["the data"]
+        return samples.select(~left_out_by(self).rows(samples))
+
+    def hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
+        """The keyed hash of whose each row of data is.
+
+        Args:
+            ids: of the rows, in their order; a row with an empty one is nobody's.
+
+        Returns:
+            The hashes, in the same order.
+        """
         return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
 
     # -- batches, versions, audits ----------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,13 @@ STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage
 # -- what a batch orders ----------------------------------------------------------------------
 
 ORDER = "order"  # in run.json of what a batch makes
+# What run.json and audit.json say elsewhere about whose rows went. Whoever has the training table can look
+# row numbers and digests up in it, and with the seed could forget each person in turn until the weights are
+# the same. So the folders of a ledger have the keyed hash of an order alone.
+HIDDEN = (
+    "forget_rows", "rows_of", "forget_digest", "forget_subjects", "forget_content", "retain_content",
+    "train_content", "forgotten", "seed",
+)  # fmt: skip
 OTHER_LEDGER = (
     "was a backup put back, or the ledger copied? put the newest one in its place; if it is lost, move the "
     "folder away, and add the requests that are missing from this one again"
@@ -265,15 +272,20 @@ class NextVersion:
         result = unlearn_run(
             model, name, forget, retain, facts=facts, method=plan.method,
             settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
-            seed=plan.seed, device=plan.device, progress=plan.progress, checkpoint=source,
+            seed=self._seed(order), device=plan.device, progress=plan.progress, checkpoint=source,
             request=DeletionRequest(id=f"batch {order.batch}", received=str(received)),
         )  # fmt: skip
-        about = facts_for(
-            name, data.choice, data.train, data.recorded(self.ledger, self.requests, self.rows),
-            original=source, gone=data.recorded(self.ledger, self.before, self.forgotten),
-            deployed=first_of(source, facts, result.info["original_digest"]),
-        )  # fmt: skip
-        result.save(folder, force=True, **about, **{ORDER: asdict(order)})
+        first = first_of(source, facts, result.info["original_digest"])
+        about = facts_for(name, data.choice, data.train, {}, original=source, deployed=first)
+        result.save(folder, force=True, **about, **self._marked(order))
+
+    def _marked(self, order: Order) -> dict[str, Any]:
+        """What makes a run folder one of this ledger, and keeps to itself who was forgotten."""
+        return {**dict.fromkeys(HIDDEN), "ledger": self.ledger.identity, ORDER: asdict(order)}
+
+    def _seed(self, order: Order) -> int:
+        """The seed of a version, which only the key tells."""
+        return int(self.ledger.hashes([f"seed:{self.plan.seed}:{order.rows}"])[0][:8], 16) >> 1
 
     def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
@@ -297,16 +309,15 @@ class NextVersion:
         """Train like the last training did, without anything that was asked to be forgotten."""
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
-        recipe = recipe_of(like, facts)
-        everything = data.recorded(self.ledger, [*self.before, *self.requests], self.all_forgotten)
+        recipe, stays = recipe_of(like, facts), data.train.select(~self.all_forgotten)
         begun = (folder / STATE).is_file()
         if not begun:
             shutil.rmtree(folder, ignore_errors=True)
         train_run(
-            folder, choose_model(facts, None, plan.trust), data.choice, data.train, everything,
-            seed=plan.seed + order.batch, recipe=recipe, test=data.test, pretrained=facts.pretrained,
+            folder, choose_model(facts, None, plan.trust), data.choice, stays, {},
+            seed=self._seed(order), recipe=recipe, test=data.test, pretrained=facts.pretrained,
             shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
-            progress=plan.progress, resume=begun, more={ORDER: asdict(order)},
+            progress=plan.progress, resume=begun, more=self._marked(order),
         )  # fmt: skip
 
     # -- audits --------------------------------------------------------------------------------
@@ -320,7 +331,8 @@ class NextVersion:
             model, data, self.rows, self.all_forgotten, self.classes, original=first,
             metrics=plan.metrics, seed=plan.seed, device=plan.device, progress=plan.progress,
         )  # fmt: skip
-        report.to_json(folder / "audit.json")
+        known = {key: value for key, value in report.info.items() if key not in HIDDEN}
+        replace(report, info=known).to_json(folder / "audit.json")
         measured = measure(
             model, data, self._groups(batch), self.all_forgotten, self.classes, first=first,
             max_return=plan.policy.max_return, seed=plan.seed, device=plan.device,

@@ -34,7 +34,7 @@ from purge.runs.folder import (
     facts_of,
     gone_of,
 )
-from purge.runs.requests import Request, cut
+from purge.runs.requests import LeftOut, Request, cut
 from purge.runs.weights import WEIGHTS, check_weights
 from purge.training import train, train_sharded
 
@@ -72,13 +72,18 @@ def train_run(
     shards: int | None = None, slices: int = 1, vote: Vote = "mean",
     parts: Callable[[int], Path] | None = None, log_updates: Path | None = None,
     log_only: Samples | None = None, device: str | None = None, progress: bool = True, title: str = "",
-    resume: bool = False, force: bool = False, more: Mapping[str, Any] | None = None,
+    resume: bool = False, force: bool = False, left_out: LeftOut | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
-    ``more`` is put into run.json; the other arguments are those of :func:`purge.train`.
+    Nor is it taught rows that a ledger has ``left_out``. ``more`` is put into run.json; the other arguments
+    are those of :func:`purge.train`.
     """
     kept = cut(data, request)[1] if request else data
+    if left_out is not None:
+        kept = kept.select(~left_out.rows(kept))
+        more = {"ledger": left_out.ledger, **(more or {})}
     facts = {**facts_for(name, choice, data, request), "pretrained": pretrained, **(more or {})}
     if shards is not None:
         return train_sharded(
@@ -174,7 +179,7 @@ def _near(now: float, recorded: float, points: float, n: int) -> bool:
 def gone_before(checkpoint: Path, facts: RunFile) -> Request:
     """What a model has forgotten before; a run that does not say it cannot be gone on with."""
     before = gone_of(facts)
-    if facts.preset is not None and not before:
+    if facts.preset is not None and not before and facts.ledger is None:  # a ledger says it
         got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
         fix = "go on in Python, or start from the model that it began with and name all of them"
         raise FileError("a run that says which samples it has forgotten", got, fix)
