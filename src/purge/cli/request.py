@@ -36,6 +36,9 @@ SignAt = Annotated[
 PublicAt = Annotated[
     Path | None, Option("--public", metavar="FILE", help="Check signatures with this public key.")
 ]
+Wait = Annotated[
+    float, Option(help="Seconds to wait for another worker; by default it is said at once.", min=0)
+]
 Number = Annotated[int, Argument(metavar="N", help="The number of a request.")]
 
 
@@ -218,6 +221,22 @@ def verify(
     show(verdict.to_dict(), verified(verdict), json_)
     if not verdict.ok:
         raise typer.Exit(Exit.MISSED)
+
+
+@app.command("recover")
+def recover(
+    wait: Wait = 0, ledger: LedgerAt = None, sign: SignAt = None, json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:  # fmt: skip
+    """Go on after the newest copy of the ledger, or of the versions of the model, was lost.
+
+    It names each request whose certificate may be wrong now, and opens it again. Nothing is removed.
+    """
+    from purge.ledger.words import recovered
+
+    with open_ledger(ledger, sign=sign) as book:
+        recovery = book.recover(wait)
+        show(recovery.to_dict(), recovered(recovery), json_)
 
 
 @app.command("export")

@@ -10,6 +10,7 @@ from purge.core.errors import LedgerError
 from purge.ledger import words
 from purge.ledger.chain import Kind
 from purge.ledger.intake import text
+from purge.ledger.journal import record
 from purge.ledger.records import Audit, DeletionBatch, Request, Version
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def start_batch(ledger: Ledger, numbers: Iterable[int], about: Json | None = Non
         ]:
             raise LedgerError("open requests in a batch", other[0], "leave it out")
         number = len(ledger.batches()) + 1
-        ledger.record(Kind.BATCH, {"batch": number, "requests": members, "about": about or {}})
+        record(ledger, Kind.BATCH, {"batch": number, "requests": members, "about": about or {}})
         return ledger.batch(number)
 
 
@@ -56,15 +57,18 @@ def _end(ledger: Ledger, number: int, kind: Kind, more: dict[str, Any], about: J
         if batch.state != "running":
             raise LedgerError("a batch that runs", f"number {number}, which is {batch.state}", "start one")
         payload = {"batch": number, "requests": list(batch.requests), **more}
-        ledger.record(kind, payload | {"about": {**batch.about, **(about or {})}})
+        record(ledger, kind, payload | {"about": {**batch.about, **(about or {})}})
         return ledger.batch(number)
 
 
 def add_version(
     ledger: Ledger, folder: Path, digest: str, parent: str | None, *, kind: str = "unlearned",
-    batch: int | None = None, about: Json | None = None,
+    batch: int | None = None, about: Json | None = None, number: int | None = None,
 ) -> Version:  # fmt: skip
-    """Write down a version of the model; ``digest``: of its weights, ``parent``: of those it came from."""
+    """Write down a version of the model; ``digest``: of its weights, ``parent``: of those it came from.
+
+    ``number``: default: the next.
+    """
     row = {
         "folder": text(str(folder), "folder"),
         "batch": batch,
@@ -73,9 +77,14 @@ def add_version(
         "parent": parent,
     }
     with ledger.together():
-        number = len(ledger.versions()) + 1
-        ledger.record(Kind.VERSION, {**row, "parent": parent, "about": about or {}, "version": number})
+        number = number or next_version(ledger)
+        record(ledger, Kind.VERSION, {**row, "about": about or {}, "version": number})
         return ledger.versions()[-1]
+
+
+def next_version(ledger: Ledger) -> int:
+    """The number of the next version."""
+    return max((version.number for version in ledger.versions()), default=0) + 1
 
 
 def add_audit(
@@ -86,7 +95,7 @@ def add_audit(
     row: dict[str, Any] = {"version": version, "requests": sorted(set(requests)), "passed": passed}
     row |= {"found": found or {}, "folder": None if folder is None else str(folder), "batch": batch}
     with ledger.together():
-        ledger.record(Kind.AUDIT, row | {"audit": len(ledger.audits()) + 1})
+        record(ledger, Kind.AUDIT, row | {"audit": len(ledger.audits()) + 1})
         return ledger.audits()[-1]
 
 
@@ -99,5 +108,5 @@ def not_found(ledger: Ledger, number: int, missing: int) -> Request:
         request = ledger.request(number)
         reason = words.not_found(request, missing)
         if request.state == "open" and request.why != reason:  # somebody may have held it in the meantime
-            ledger.record(Kind.NOT_FOUND, {"request": number, "missing": missing, "reason": reason})
+            record(ledger, Kind.NOT_FOUND, {"request": number, "missing": missing, "reason": reason})
         return ledger.request(number)

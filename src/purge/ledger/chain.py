@@ -146,6 +146,14 @@ def _audit(at: str, payload: Payload) -> Iterator[Change]:
     yield Change("audits", (payload["audit"],), row, new=True)
 
 
+def _recover(at: str, payload: Payload) -> Iterator[Change]:
+    for number in payload["requests"]:
+        values = {"state": "open", "done": None, "why": payload["reason"]}
+        yield Change("requests", (number,), values)
+    for number in payload["versions"]:
+        yield Change("versions", (number,), {"kind": "lost"})
+
+
 class Kind(StrEnum):
     """What an entry says, with its effect on the tables.
 
@@ -167,6 +175,7 @@ class Kind(StrEnum):
     BATCH_DONE = "batch-done", _batch_done
     BATCH_FAILED = "batch-failed", _batch_failed
     RUN = "run", _no_effect  # a run folder; ledgers before 0.3 may have some
+    RECOVER = "recovery", _recover  # what is not of this chain, or lost, does not count any more
     VERSION = "version", _version
     AUDIT = "audit", _audit
 

@@ -22,6 +22,7 @@ from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
 from purge.data import DataSource, Samples, choose_data, fingerprints
 from purge.ledger.chain import Kind
+from purge.ledger.journal import record
 from purge.ledger.records import Request, Version
 from purge.runs import Request as Rows
 from purge.runs import RunFile, facts_of, gone_of, read_data, read_model, same_scale
@@ -239,7 +240,7 @@ def deliver(
             fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
             raise DataError("new data of people who did not ask to be forgotten", got, fix)
         about = {"choice": dataclasses.asdict(choice), "source": new.train.source, "ids": new.ids}
-        ledger.record(Kind.DELIVERY, about | dataclasses.asdict(delivery))
+        record(ledger, Kind.DELIVERY, about | dataclasses.asdict(delivery))
     return delivery
 
 

@@ -157,6 +157,8 @@ def take_in(
     another name and rename it, or it may be read half written; one that changed in the last ``settle``
     seconds waits.
     """
+    from purge.ledger.journal import record
+
     place = Path(folder)
     if not place.is_dir():
         raise FileError(f"a folder at {place}", "none", "make it, or check the path")
@@ -177,7 +179,7 @@ def take_in(
             else:
                 with ledger.together():
                     added = ledger.add(**content)
-                    ledger.record(Kind.TAKEN, {"file": mark, "requests": [added.number]})
+                    record(ledger, Kind.TAKEN, {"file": mark, "requests": [added.number]})
                 known.add(mark)
                 requests.append(added.number)
         except PurgeError as error:

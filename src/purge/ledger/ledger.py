@@ -12,8 +12,8 @@ from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
 from purge.ledger import sql
 from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
-from purge.ledger.journal import Journal, verify_export
-from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Request, Version
+from purge.ledger.journal import Journal, record, verify_export
+from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Recovery, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
@@ -208,7 +208,7 @@ class Ledger(Journal):
             if state not in possible:
                 what = f"a request that is {' or '.join(possible)} to {kind}"
                 raise LedgerError(what, f"number {number}, which is {state}", "see purge request list")
-            self.record(kind, {"request": number} | ({} if reason is None else {"reason": reason}))
+            record(self, kind, {"request": number} | ({} if reason is None else {"reason": reason}))
             return self.request(number)
 
     # -- whose data -------------------------------------------------------------------------
@@ -288,9 +288,31 @@ class Ledger(Journal):
         """All versions of the model in their order."""
         return [Version(**row) for row in self._table(sql.versions)]
 
+    def lineage(self) -> list[Version]:
+        """All versions but those that :meth:`recover` found to be lost."""
+        return [one for one in self.versions() if one.kind != "lost"]
+
     def current(self) -> Version | None:
-        """The newest version of the model."""
-        return (self.versions() or [None])[-1]  # type: ignore[list-item]
+        """The newest version of the model that is not lost."""
+        return (self.lineage() or [None])[-1]  # type: ignore[list-item]
+
+    def recover(self, wait: float | None = None) -> Recovery:
+        """Go on after the newest copy of the ledger, or of the versions of the model, was lost.
+
+        Folders of versions that this chain has not ordered are left where they are and no longer looked at;
+        versions that are no longer in their folders no longer count. Each request whose certificate may name
+        one of them is open again. All this is written into the chain.
+
+        Args:
+            wait: seconds to wait for a worker.
+
+        Returns:
+            What was found; all of it is empty if there was nothing to recover.
+        """
+        from purge.ledger.orders import recover
+
+        with self.working(wait):
+            return recover(self)
 
     def audits(self) -> list[Audit]:
         """All audits in their order."""

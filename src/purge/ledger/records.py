@@ -70,7 +70,7 @@ class Version(Record):
     folder: str
     digest: str
     parent: str | None
-    kind: str  # base, unlearned or retrained
+    kind: str  # base, unlearned, retrained or lost
     batch: int | None = None
     added: str = ""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -88,6 +88,16 @@ class Audit(Record):
     folder: str | None = None
     added: str = ""
     found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Recovery(Record):
+    """What was found after a ledger, or versions of its model, had been lost."""
+
+    requests: tuple[int, ...] = ()  # open now: a certificate of theirs may name a version that does not count
+    lacking: tuple[int, ...] = ()  # numbers in a chain that went on, of requests that this one does not have
+    versions: tuple[int, ...] = ()  # of this ledger, which are lost
+    folders: tuple[str, ...] = ()  # names of those that it has not ordered
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,7 @@
-"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used.
-
-After a backup was put back, or in a copy of the ledger, the same number is given to another batch, for other
-people. So work names the hash of the entry that ordered it, which stands for the whole chain before.
-"""
+"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge import DeletionRequest
-from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.core.errors import DataError, PurgeError
 from purge.engine import STATE, choose_device
 from purge.ledger.chain import Kind
 from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
+from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
 from purge.ledger.version_audits import Group, audit_rows, measure, returned
@@ -49,58 +45,6 @@ if TYPE_CHECKING:
     from purge.ledger.plan import BatchPlan
 
 STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
-
-# -- what a batch orders ----------------------------------------------------------------------
-
-ORDER = "order"  # in run.json of what a batch makes
-OTHER_LEDGER = (
-    "was a backup put back, or the ledger copied? put the newest one in its place; if it is lost, move the "
-    "folder away, and add the requests that are missing from this one again"
-)
-
-
-@dataclass(frozen=True)
-class Order:
-    """What must be made of which model, without naming anybody."""
-
-    batch: int
-    entry: str  # the hash of the entry that began the batch
-    parent: str  # the digest of the version before
-    rows: str  # a keyed hash of the rows that go, and of those that went before
-
-    def check(self, folder: Path) -> None:
-        """Refuse a run folder that is not what was ordered, or whose model still knows all that it knew."""
-        if not ordered_by(folder, self.entry):
-            raise unknown(folder)
-        facts = facts_of(folder)
-        if facts.content[ORDER] != asdict(self) or facts.digest is None:
-            got, fix = "one for other rows or of another model", "restore the data, or move the folder away"
-            raise FileError(f"a model without the rows of batch {self.batch} in {folder}", got, fix)
-        check_weights(folder, facts.digest, whole=False)
-        if facts.digest == self.parent:
-            got = "the same weights, though rows were to be forgotten"
-            fix = "let the method do more, or train anew: purge request run --retrain"
-            raise LedgerError("other weights than those of the version before", got, fix)
-
-
-def entry_of(ledger: Ledger, batch: DeletionBatch) -> str:
-    """The hash of the entry that began a batch."""
-    return next(one.hash for one in ledger.entries(Kind.BATCH) if one.payload["batch"] == batch.number)
-
-
-def ordered_by(folder: Path, entry: str) -> bool:
-    """Does a folder say that it is the work of this entry?"""
-    if not (folder / "run.json").is_file():
-        return False
-    named = facts_of(folder).content.get(ORDER)
-    return isinstance(named, dict) and named.get("entry") == entry
-
-
-def unknown(folder: Path) -> FileError:
-    """The refusal of a folder that this chain has not ordered."""
-    what = f"no folder at {folder} but one that this ledger has ordered"
-    return FileError(what, "one that it does not know", OTHER_LEDGER)
-
 
 # -- carrying it out --------------------------------------------------------------------------
 
@@ -137,10 +81,9 @@ class NextVersion:
 
         Of the requests it takes ``at_most`` so many, all of whose ids are in the data.
         """
-        versions = ledger.versions()
+        versions = ledger.lineage()
         parent = versions[-1]
         first, _ = trained_last(versions)
-        check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
         data = OwnedData.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
         ids, source = expected_of(ledger, parent)
         data.check_ids(ids)
@@ -222,13 +165,11 @@ class NextVersion:
 
     def order(self, batch: DeletionBatch) -> Order:
         """What a batch of these requests orders, from the chain and the data as they are now."""
-        parts = [f"{len(self.rows)} rows"]
-        for mask in (self.rows, self.forgotten):
-            at = mask.nonzero()[:, 0].tolist()
-            parts.append(repr([(i, self.data.subjects[i]) for i in at]))
-        digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-        rows = self.ledger.hashes([f"rows:{digest}"])[0]
-        return Order(batch.number, entry_of(self.ledger, batch), self.parent.digest, rows)
+        masks = [
+            [(i, self.data.subjects[i]) for i in mask.nonzero()[:, 0].tolist()]
+            for mask in (self.rows, self.forgotten)
+        ]
+        return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks])
 
     def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
@@ -238,7 +179,7 @@ class NextVersion:
             folder = stage / UNLEARNED
             if not whole(folder):  # a worker that was killed may have finished it
                 self._unlearn(folder, order)
-            order.check(folder)
+            order.check(folder, self.ledger.lineage())
             about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
@@ -246,7 +187,7 @@ class NextVersion:
         folder = stage / RETRAINED
         if not whole(folder):
             self._train(folder, order)
-        order.check(folder)
+        order.check(folder, self.ledger.lineage())
         about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, about | instead, [*reasons, *over]
 
