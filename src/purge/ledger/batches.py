@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import LedgerError
@@ -38,10 +39,14 @@ def start_batch(ledger: Ledger, numbers: Iterable[int], about: Json | None = Non
 
 def finish_batch(
     ledger: Ledger, number: int, *, version: str | None = None, about: Json | None = None,
-    without_rows: Iterable[int] = (),
+    rows: Mapping[str, Mapping[str, int | None]] = MappingProxyType({}),
 ) -> DeletionBatch:  # fmt: skip
-    """Mark a batch and its requests done; ``without_rows``: those of which no row was left to forget."""
-    more = {"version": version, "without_rows": sorted(without_rows)}
+    """Mark a batch and its requests done.
+
+    ``rows``: for each request, and each keyed id or class of it, how many rows went; None: it is in no data.
+    """
+    without = sorted(int(number) for number, parts in rows.items() if not any(parts.values()))
+    more = {"version": version, "without_rows": without, "rows": dict(rows)}
     return _end(ledger, number, Kind.BATCH_DONE, more, about)
 
 
@@ -99,14 +104,18 @@ def add_audit(
         return ledger.audits()[-1]
 
 
-def not_found(ledger: Ledger, number: int, missing: int) -> Request:
+def not_found(ledger: Ledger, number: int, unknown: Sequence[str], alike: int) -> Request:
     """Write down that an open request was left out of a batch: some of its ids are in no data.
 
-    It stays open and says so. A ledger that says so already does not say it again.
+    It stays open and says so. A ledger that says so already does not say it again. ``unknown``: the keyed
+    ids, or the classes; ``alike``: how many would be found if they were written otherwise.
     """
     with ledger.together():
         request = ledger.request(number)
-        reason = words.not_found(request, missing)
-        if request.state == "open" and request.why != reason:  # somebody may have held it in the meantime
-            record(ledger, Kind.NOT_FOUND, {"request": number, "missing": missing, "reason": reason})
+        about = {"missing": len(unknown), "alike": alike, "unknown": sorted(unknown)}
+        about |= {"reason": words.not_found(request, len(unknown), alike), "request": number}
+        last = [one.payload for one in ledger.entries(Kind.NOT_FOUND) if one.payload["request"] == number]
+        said = request.why == about["reason"] and last[-1:] == [about]
+        if request.state == "open" and not said:  # somebody may have held it in the meantime
+            record(ledger, Kind.NOT_FOUND, about)
         return ledger.request(number)

@@ -171,6 +171,7 @@ class Kind(StrEnum):
     RELEASE = "release", lambda at, p: _of(p, state="open", hold=None)
     WITHDRAW = "withdraw", lambda at, p: _of(p, state="withdrawn", hold=None, why=p.get("reason"))
     NOT_FOUND = "not-found", lambda at, p: _of(p, why=p["reason"])  # it stays open: its ids are in no data
+    ACCEPT = "accept-unknown", lambda at, p: _of(p, why=f"accepted by {p['by']}: {p['reason']}")
     BATCH = "batch", _batch
     BATCH_DONE = "batch-done", _batch_done
     BATCH_FAILED = "batch-failed", _batch_failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -13,7 +14,7 @@ from purge.ledger import sql
 from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
 from purge.ledger.journal import Journal, record, verify_export
-from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Recovery, Request, Version
+from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Found, Recovery, Request, Version
 
 __all__ = ["Ledger", "verify_export"]
 
@@ -202,6 +203,52 @@ class Ledger(Journal):
         """
         return self._step(Kind.WITHDRAW, number, ["open", "held"], text(reason, "reason"))
 
+    def accept(self, number: int, *, by: str, why: str) -> Request:
+        """Let a request go on although some of its ids, or classes, are in no data.
+
+        This holds for those that the last run did not find: if a later run misses more, the request stays
+        open again.
+
+        Args:
+            number: of the request.
+            by: who accepts it; kept for good.
+            why: the person was never a customer, say; kept for good.
+
+        Returns:
+            The request as it is now.
+        """
+        with self.together():
+            found, state = self.found(number), self.request(number).state
+            if found is None or not found.unknown or state not in ("open", "held"):
+                got = f"number {number}, which is {state} and of which a run has missed nothing"
+                raise LedgerError("a request of which ids were not found", got, "see purge request list")
+            about = {"by": text(by, "by"), "reason": text(why, "why"), "unknown": list(found.unknown)}
+            record(self, Kind.ACCEPT, {"request": number, **about})
+            return self.request(number)
+
+    def found(self, number: int) -> Found | None:
+        """What is known of each id of a request, by its keyed hash, or of each class that it names.
+
+        Args:
+            number: of the request.
+
+        Returns:
+            Rows and what was not found, of its last run; None if there was none that told.
+        """
+        found, accepted = None, (None, None)
+        for kind, about in ((one.kind, one.payload) for one in self.history(number)):
+            if kind == Kind.NOT_FOUND:  # ledgers before 0.3 do not say which, nor how many rows of whom went
+                found = Found({}, tuple(about.get("unknown", ())), about.get("alike", 0))
+            elif kind == Kind.ACCEPT:
+                accepted = about["by"], about["reason"]
+                found = found and replace(found, by=accepted[0], why=accepted[1])
+            elif kind == Kind.BATCH_DONE and str(number) in about.get("rows", {}):
+                rows = about["rows"][str(number)]
+                unknown = tuple(one for one, n in rows.items() if n is None)
+                there = {one: n for one, n in rows.items() if n is not None}
+                found = Found(there, unknown, 0, *(accepted if unknown else ()))
+        return found
+
     def _step(self, kind: Kind, number: int, possible: list[str], reason: str | None = None) -> Request:
         with self.together():
             state = self.request(number).state
@@ -213,16 +260,17 @@ class Ledger(Journal):
 
     # -- whose data -------------------------------------------------------------------------
 
-    def hashes(self, ids: Iterable[str]) -> list[str]:
+    def hashes(self, ids: Iterable[str], *, blank: bool = False) -> list[str]:
         """The keyed hash of each id.
 
         Args:
             ids: as the training data has them.
+            blank: take empty ids, too; no request is of one.
 
         Returns:
             The hashes, in the same order.
         """
-        return self._id_key().hashes(id_texts(ids))
+        return self._id_key().hashes(id_texts(ids, blank=blank))
 
     def suppressed(self, ids: Iterable[str]) -> list[bool]:
         """For each id: did somebody ask to forget it? Requests that were withdrawn do not count.
@@ -237,7 +285,7 @@ class Ledger(Journal):
         query = select(s.hash).distinct().join_from(sql.subjects, sql.requests, s.request == r.number)
         query = query.where(r.state != "withdrawn")
         known = self._rows(lambda c: set(c.execute(query).scalars()))
-        return [one in known for one in self._hashes_of_rows(ids)]
+        return [one in known for one in self.hashes(ids, blank=True)]
 
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
         """For each row of data, by whose it is: does it belong to one of these requests?
@@ -250,13 +298,16 @@ class Ledger(Journal):
             Whether each row does, in the same order.
         """
         wanted = {one.number for one in self._some([numbers] if isinstance(numbers, int) else numbers)}
-        query = select(sql.subjects.c.request, sql.subjects.c.hash)
-        named = self._rows(lambda c: c.execute(query).all()) if wanted else []
-        known = {one for number, one in named if number in wanted}
-        return [one in known for one in self._hashes_of_rows(subjects)]
+        known = {one for number, of in self.named().items() if number in wanted for one in of}
+        return [one in known for one in self.hashes(subjects, blank=True)]
 
-    def _hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
-        return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
+    def named(self) -> dict[int, list[str]]:
+        """For each request that names ids, by its number: their keyed hashes."""
+        query = select(sql.subjects.c.request, sql.subjects.c.hash)
+        named: dict[int, list[str]] = {}
+        for number, one in self._rows(lambda c: c.execute(query).all()):
+            named.setdefault(number, []).append(one)
+        return named
 
     # -- batches, versions, audits ----------------------------------------------------------
 

@@ -91,6 +91,17 @@ class Audit(Record):
 
 
 @dataclass(frozen=True)
+class Found(Record):
+    """What is known of each id of a request, by its keyed hash, or of each class that it names."""
+
+    rows: Mapping[str, int]  # how many went with its batch; 0: none was left, or the model never had any
+    unknown: tuple[str, ...] = ()  # those that are in no data
+    alike: int = 0  # so many of them would be found but for upper case, spaces or the form of a character
+    by: str | None = None  # who accepted that, so that the request goes on
+    why: str | None = None
+
+
+@dataclass(frozen=True)
 class Recovery(Record):
     """What was found after a ledger, or versions of its model, had been lost."""
 

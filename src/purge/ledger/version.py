@@ -17,7 +17,7 @@ from purge import DeletionRequest
 from purge.core.errors import DataError, PurgeError
 from purge.engine import STATE, choose_device
 from purge.ledger.chain import Kind
-from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
+from purge.ledger.data import OwnedData, choice_of, expected_of
 from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
@@ -62,7 +62,7 @@ class NextVersion:
     ledger: Ledger
     plan: BatchPlan
     requests: list[Request]  # of this batch
-    missing: dict[int, int]  # request that is left out → how many of its ids are in no data
+    missing: dict[int, list[str]]  # request that is left out → its keyed ids, or classes, in no data
     before: list[Request]  # that were done before it
     keep: bool  # may forgotten samples be used for audits?
     today: date
@@ -84,7 +84,8 @@ class NextVersion:
         versions = ledger.lineage()
         parent = versions[-1]
         first, _ = trained_last(versions)
-        data = OwnedData.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
+        choice = choice_of(ledger, parent, trust=plan.trust)
+        data = OwnedData.load(choice, ledger, progress=plan.progress)
         ids, source = expected_of(ledger, parent)
         data.check_ids(ids)
         if data.ids == "rows" and source not in (None, data.train.source):
@@ -93,19 +94,19 @@ class NextVersion:
             raise DataError(what, "others", fix)
         for gate in plan.gates:
             gate.check_class(len(data.train.names))
-        absent = data.missing(ledger, requests, versions[versions.index(first) :])
-        missing: dict[int, int] = {}
+        absent = data.not_found(ledger, requests, versions[versions.index(first) :])
+        missing: dict[int, list[str]] = {}
         taken: list[Request] = []
-        for request, n in zip(requests, absent, strict=True):
+        for request, unknown in zip(requests, absent, strict=True):
             if len(taken) == at_most:
                 break
-            if n:
-                missing[request.number] = n
+            if unknown:
+                missing[request.number] = unknown
             else:
                 taken.append(request)
         before = ledger.requests("done")
-        forgotten = data.rows(ledger, before)
-        rows = data.rows(ledger, taken) & ~forgotten
+        forgotten = data.rows(before)
+        rows = data.rows(taken) & ~forgotten
         if bool((forgotten | rows).all()):
             got, fix = f"requests for all {len(data.train)} of them", "train a model on other data"
             raise PurgeError("training samples that stay", got, f"{fix}, and begin with it")
@@ -115,17 +116,16 @@ class NextVersion:
         """Does the training data hold nothing of these requests, or nothing more?"""
         return not bool(self.rows.any())
 
-    def without_rows(self) -> list[int]:
-        """The requests of which nothing is left to forget: it was forgotten before, or never trained on."""
-        at = self.rows.nonzero()[:, 0]
-        subjects = [self.data.subjects[i] for i in at.tolist()]
-        classes = set(self.data.train.labels[at].tolist())
-        absent = missing_ids(self.ledger, self.requests, subjects)
-        return [
-            r.number
-            for r in self.requests
-            if absent[r.number] == r.subjects and classes.isdisjoint(self.data.class_numbers([r]))
-        ]
+    def found(self) -> dict[str, dict[str, int | None]]:
+        """For each request, and each keyed id or class of it: how many rows go; None: it is in no data."""
+        held_out = {*self.ledger.hashes(self.data.held_out, blank=True)}
+        return {
+            str(request.number): {
+                one: int(self.rows[at].sum()) if len(at) or one in held_out else None
+                for one, at in self.data.parts(request).items()
+            }
+            for request in self.requests
+        }
 
     @property
     def all_forgotten(self) -> Tensor:
@@ -147,7 +147,7 @@ class NextVersion:
                 break
             numbers |= {*entry.payload["requests"]}
         earlier = [r for r in self.before if r.number not in numbers]
-        rows = self.all_forgotten & ~self.data.rows(self.ledger, earlier)
+        rows = self.all_forgotten & ~self.data.rows(earlier)
         if measured is None:  # as far as the version before had gone
             last = self.parent.about.get("spent") or {} if self.parent.kind == "unlearned" else {}
         else:
@@ -210,8 +210,8 @@ class NextVersion:
             request=DeletionRequest(id=f"batch {order.batch}", received=str(received)),
         )  # fmt: skip
         about = facts_for(
-            name, data.choice, data.train, data.recorded(self.ledger, self.requests, self.rows),
-            original=source, gone=data.recorded(self.ledger, self.before, self.forgotten),
+            name, data.choice, data.train, data.recorded(self.requests, self.rows),
+            original=source, gone=data.recorded(self.before, self.forgotten),
             deployed=first_of(source, facts, result.info["original_digest"]),
         )  # fmt: skip
         result.save(folder, force=True, **about, **{ORDER: asdict(order)})
@@ -239,7 +239,7 @@ class NextVersion:
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
         recipe = recipe_of(like, facts)
-        everything = data.recorded(self.ledger, [*self.before, *self.requests], self.all_forgotten)
+        everything = data.recorded([*self.before, *self.requests], self.all_forgotten)
         begun = (folder / STATE).is_file()
         if not begun:
             shutil.rmtree(folder, ignore_errors=True)
@@ -303,7 +303,7 @@ class NextVersion:
                 own = [r for r in requests if bool(r.classes) == (kind == "classes")]
                 if not own:
                     continue
-                rows = self.data.rows(self.ledger, own)
+                rows = self.data.rows(own)
                 if kind == "samples":  # those of whole classes are among the classes
                     rows = rows & ~torch.isin(self.data.train.labels, whole)
                 groups.append(

@@ -66,7 +66,7 @@ POLICY = {
 # -- of requests, entries and runs -------------------------------------------------------------
 
 # Of an entry: who else was part of it is not told with one request.
-HIDDEN = ("subjects", "requests", "without_rows", "lacking")
+HIDDEN = ("subjects", "requests", "without_rows", "rows", "unknown", "lacking")
 
 
 def shown(request: Request, today: date) -> dict[str, Any]:
@@ -88,11 +88,15 @@ def days_left(request: Mapping[str, Any]) -> str:
     return "" if left is None else f"overdue by {-left}" if left < 0 else str(left)
 
 
-def not_found(request: Request, missing: int) -> str:
+def not_found(request: Request, missing: int, alike: int = 0) -> str:
     """Why a request stays open of which some ids or classes have no row in the data."""
     of = request.subjects or len(request.classes)
     what = ("id" if of == 1 else "ids") if request.subjects else ("class" if of == 1 else "classes")
-    return f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    told = f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    if not alike:
+        return told
+    which = "it" if missing == 1 else f"{alike} of them"
+    return f"{told}; {which} would be found but for upper case, spaces or the Unicode form of a character"
 
 
 AFFECTED = "the version that it was done in is lost, or was made by another copy of the ledger"

@@ -176,10 +176,14 @@ def _left_out(ledger: Ledger, new: NextVersion) -> list[str]:
     """Write down which requests are left out since an id of theirs is in no data, and say it."""
     lines = []
     with ledger.together():
-        for number, missing in new.missing.items():
-            request = not_found(ledger, number, missing)
-            lines.append(f"Request {number} stays open, {words.not_found(request, missing)}.")
-    more = "An id is compared as it is written: withdraw such a request, and add it anew."
+        for number, unknown in new.missing.items():
+            alike = new.data.alike(ledger, number, unknown)
+            request = not_found(ledger, number, unknown, alike)
+            lines.append(f"Request {number} stays open, {words.not_found(request, len(unknown), alike)}.")
+    more = (
+        "An id is compared as it is written. Withdraw such a request and add it anew; or, if nobody has such "
+    )
+    more += "data: purge request accept N --unknown"
     return [*lines, more] if lines else []
 
 
@@ -248,7 +252,7 @@ def _carried_out(ledger: Ledger, batch: DeletionBatch, new: NextVersion, folder:
         fail_batch(ledger, batch.number, str(error))
         raise
     if new.nothing_to_forget():
-        finish_batch(ledger, batch.number, about={"rows": 0}, without_rows=batch.requests)
+        finish_batch(ledger, batch.number, about={"rows": 0}, rows=new.found())
         return Outcome("done", batch.requests, batch.number)
     try:
         with file_errors(folder):
@@ -301,7 +305,7 @@ def _finished(ledger: Ledger, batch: DeletionBatch, new: NextVersion, target: Pa
         )  # fmt: skip
         finish_batch(
             ledger, batch.number, version=digest, about={"rows": about["rows"]},
-            without_rows=new.without_rows(),
+            rows=new.found(),
         )  # fmt: skip
     shutil.rmtree(stage, ignore_errors=True)
     return Outcome("done", batch.requests, batch.number, version.number, str(place), kind, found=found)
