@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from purge.cli import options as opt
 from purge.cli.printing import say, show
-from purge.core.errors import Exit, FileError
+from purge.core.errors import Exit, FileError, LedgerError
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -30,6 +30,9 @@ SignAt = Annotated[
 ]
 PublicAt = Annotated[
     Path | None, Option("--public", metavar="FILE", help="Check signatures with this public key.")
+]
+Wait = Annotated[
+    float, Option(help="Seconds to wait for another worker; by default it is said at once.", min=0)
 ]
 Number = Annotated[int, Argument(metavar="N", help="The number of a request.")]
 
@@ -128,14 +131,18 @@ def show_(number: Number, ledger: LedgerAt = None, json_: opt.Json = False, debu
     from purge.report import listing
 
     with open_ledger(ledger) as book:
-        content = shown(book.request(number), date.today())
+        content, found = shown(book.request(number), date.today()), book.found(number)
         entries = history(book, number)
         rows = [
             [name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
             for name, value in content.items()
             if value not in (None, [])
         ]
-        show({**content, "history": entries}, listing(["request", str(number)], rows), json_)
+        if found is not None:
+            rows += [["rows that went", str(sum(found.rows.values()))]] * bool(found.rows)
+            rows += [["in no data", str(len(found.unknown))]] * bool(found.unknown)
+        content |= {"found": found and found.to_dict(), "history": entries}
+        show(content, listing(["request", str(number)], rows), json_)
         if not json_:
             happened = [[one["at"], one["kind"], one["payload"].get("reason", "")] for one in entries]
             show(None, listing(["at", "what", "reason"], happened), False)
@@ -182,6 +189,36 @@ def withdraw(
         show(request.to_dict(), f"Request {number} is withdrawn.", json_)
 
 
+@app.command("accept")
+def accept(
+    number: Number,
+    by: Annotated[str, Option(metavar="WHO", help="Who accepts it; kept for good.")],
+    why: Annotated[str, Option(metavar="TEXT", help="On which ground; kept for good.")],
+    unknown: Annotated[
+        bool,
+        Option("--unknown", help="The ids, or classes, that the last run did not find are in no data."),
+    ] = False,
+    ledger: LedgerAt = None,
+    sign: SignAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Let a request go on although some of its ids are in no data.
+
+    For example: purge request accept 3 --unknown --by "A. Smith" --why "was never a customer"
+    """
+    if not unknown:
+        fix = "look for a typing error first; then pass --unknown"
+        raise LedgerError("what is accepted", "nothing", fix)
+    with open_ledger(ledger, sign=sign) as book:
+        request = book.accept(number, by=by, why=why)
+        show(
+            request.to_dict(),
+            f"Request {number} goes on with the next run; it is due on {request.due}.",
+            json_,
+        )
+
+
 @app.command("verify")
 def verify(
     export: Annotated[Path | None, Argument(help="An export to check instead of the ledger.")] = None,
@@ -213,6 +250,22 @@ def verify(
     show(verdict.to_dict(), verified(verdict), json_)
     if not verdict.ok:
         raise typer.Exit(Exit.MISSED)
+
+
+@app.command("recover")
+def recover(
+    wait: Wait = 0, ledger: LedgerAt = None, sign: SignAt = None, json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:  # fmt: skip
+    """Go on after the newest copy of the ledger, or of the versions of the model, was lost.
+
+    It names each request whose certificate may be wrong now, and opens it again. Nothing is removed.
+    """
+    from purge.ledger.words import recovered
+
+    with open_ledger(ledger, sign=sign) as book:
+        recovery = book.recover(wait)
+        show(recovery.to_dict(), recovered(recovery), json_)
 
 
 @app.command("export")

@@ -14,17 +14,13 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
-from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, Wait, app, ids_in, open_ledger
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
     from purge.ledger.plan import Outcome
 
 __all__ = ["app"]
-
-Wait = Annotated[
-    float, Option(help="Seconds to wait for another worker; by default it is said at once.", min=0)
-]
 
 
 @app.command("init")

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -41,16 +42,20 @@ def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str
         raise DataError("ids or classes of a request", got, "pass one of the two")
     if isinstance(classes, (str, bytes)) or not isinstance(classes, (Iterable, NoneType)):
         raise DataError("a list of classes", brief(classes), "pass a list")
-    subjects = sorted(set(hashes(ids))) if ids is not None else []  # their order tells nothing
+    texts = id_texts(ids) if ids is not None else []
+    keyed, alike = hashes(texts), hashes([folded(one) for one in texts])
+    subjects = sorted(set(keyed))  # their order tells nothing
     names = [text(str(one) if type(one) is int else one, "a class") for one in classes or ()]
     if not subjects and not names:
         raise DataError("at least one id or class in a request", "none", "leave the request out")
     received, due = period(request.get("received"), request.get("due"))
-    kept = {"received": received.isoformat(), "due": due.isoformat(), "subjects": subjects}
+    kept: dict[str, Any] = {"received": received.isoformat(), "due": due.isoformat(), "subjects": subjects}
     kept |= {
         "classes": list(dict.fromkeys(names)),
         "basis": text(request.get("basis", "erasure request"), "basis"),
     }
+    if other := {one: like for one, like in zip(keyed, alike, strict=True) if one != like}:
+        kept["alike"] = other
     if request.get("note") is not None:
         kept["note"] = text(request["note"], "note")
     return kept
@@ -79,6 +84,16 @@ def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
             raise DataError("ids as text", got, "write each as text, as the data has it, or leave it out")
         texts.append(one)
     return texts
+
+
+def folded(one: str) -> str:
+    """An id as people may mean it: without spaces, upper case and the many forms of the same characters.
+
+    >>> folded("Ａda @x.org") == folded("ada@X.org") == "ada@x.org"
+    True
+    """
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", one).casefold())
+    return "".join(plain.split()) or one
 
 
 def ids_from(raw: bytes, place: str) -> list[str]:
@@ -157,6 +172,8 @@ def take_in(
     another name and rename it, or it may be read half written; one that changed in the last ``settle``
     seconds waits.
     """
+    from purge.ledger.journal import record
+
     place = Path(folder)
     if not place.is_dir():
         raise FileError(f"a folder at {place}", "none", "make it, or check the path")
@@ -177,7 +194,7 @@ def take_in(
             else:
                 with ledger.together():
                     added = ledger.add(**content)
-                    ledger.record(Kind.TAKEN, {"file": mark, "requests": [added.number]})
+                    record(ledger, Kind.TAKEN, {"file": mark, "requests": [added.number]})
                 known.add(mark)
                 requests.append(added.number)
         except PurgeError as error:

@@ -204,21 +204,7 @@ class Journal:
                 "choose another name, and name the values",
             )
             raise LedgerError("a kind of entry of your own with a dict as payload", got, fix)
-        return self.record(kind, payload)
-
-    def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
-        """Add an entry, also of the ledger's own kinds, as its parts do. Callers use :meth:`append`.
-
-        Args:
-            kind: a member of ``Kind``, or a name of your own.
-            payload: what it says, plain JSON values.
-
-        Returns:
-            The entry.
-        """
-        with self._writing() as connection:
-            head = self._append(connection, [(kind, dict(payload))])
-        return self.entries(start=head.entries)[0]
+        return record(self, kind, payload)
 
     def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
         """The entries of the chain.
@@ -336,6 +322,13 @@ class Journal:
         except (ValueError, TypeError):
             fix = "see purge request verify; restore it from a backup"
             raise LedgerError(f"rows that can be read in {self.name}", "others", fix) from None
+
+
+def record(journal: Journal, kind: str, payload: Mapping[str, Any]) -> Entry:
+    """Add an entry, also of the ledger's own kinds, as its parts do. Others call :meth:`Journal.append`."""
+    with journal._writing() as connection:
+        head = journal._append(connection, [(kind, dict(payload))])
+    return journal.entries(start=head.entries)[0]
 
 
 def verify_export(

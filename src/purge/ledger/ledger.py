@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from purge.core.errors import LedgerError, NumberError, brief, did_you_mean
 from purge.ledger import sql
 from purge.ledger.chain import Kind
 from purge.ledger.intake import checked_request, day, id_texts, text
-from purge.ledger.journal import Journal, verify_export
-from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Request, Version
+from purge.ledger.journal import Journal, record, verify_export
+from purge.ledger.records import STATES, Audit, DeletionBatch, Entry, Found, Recovery, Request, Version
 
 if TYPE_CHECKING:
     from purge.data import Adapt, IdOf, Samples
@@ -205,27 +206,74 @@ class Ledger(Journal):
         """
         return self._step(Kind.WITHDRAW, number, ["open", "held"], text(reason, "reason"))
 
+    def accept(self, number: int, *, by: str, why: str) -> Request:
+        """Let a request go on although some of its ids, or classes, are in no data.
+
+        This holds for those that the last run did not find: if a later run misses more, the request stays
+        open again.
+
+        Args:
+            number: of the request.
+            by: who accepts it; kept for good.
+            why: the person was never a customer, say; kept for good.
+
+        Returns:
+            The request as it is now.
+        """
+        with self.together():
+            found, state = self.found(number), self.request(number).state
+            if found is None or not found.unknown or state not in ("open", "held"):
+                got = f"number {number}, which is {state} and of which a run has missed nothing"
+                raise LedgerError("a request of which ids were not found", got, "see purge request list")
+            about = {"by": text(by, "by"), "reason": text(why, "why"), "unknown": list(found.unknown)}
+            record(self, Kind.ACCEPT, {"request": number, **about})
+            return self.request(number)
+
+    def found(self, number: int) -> Found | None:
+        """What is known of each id of a request, by its keyed hash, or of each class that it names.
+
+        Args:
+            number: of the request.
+
+        Returns:
+            Rows and what was not found, of its last run; None if there was none that told.
+        """
+        found, accepted = None, (None, None)
+        for kind, about in ((one.kind, one.payload) for one in self.history(number)):
+            if kind == Kind.NOT_FOUND:  # ledgers before 0.3 do not say which, nor how many rows of whom went
+                found = Found({}, tuple(about.get("unknown", ())), about.get("alike", 0))
+            elif kind == Kind.ACCEPT:
+                accepted = about["by"], about["reason"]
+                found = found and replace(found, by=accepted[0], why=accepted[1])
+            elif kind == Kind.BATCH_DONE and str(number) in about.get("rows", {}):
+                rows = about["rows"][str(number)]
+                unknown = tuple(one for one, n in rows.items() if n is None)
+                there = {one: n for one, n in rows.items() if n is not None}
+                found = Found(there, unknown, 0, *(accepted if unknown else ()))
+        return found
+
     def _step(self, kind: Kind, number: int, possible: list[str], reason: str | None = None) -> Request:
         with self.together():
             state = self.request(number).state
             if state not in possible:
                 what = f"a request that is {' or '.join(possible)} to {kind}"
                 raise LedgerError(what, f"number {number}, which is {state}", "see purge request list")
-            self.record(kind, {"request": number} | ({} if reason is None else {"reason": reason}))
+            record(self, kind, {"request": number} | ({} if reason is None else {"reason": reason}))
             return self.request(number)
 
     # -- whose data -------------------------------------------------------------------------
 
-    def hashes(self, ids: Iterable[str]) -> list[str]:
+    def hashes(self, ids: Iterable[str], *, blank: bool = False) -> list[str]:
         """The keyed hash of each id.
 
         Args:
             ids: as the training data has them.
+            blank: take empty ids, too; no request is of one.
 
         Returns:
             The hashes, in the same order.
         """
-        return self._id_key().hashes(id_texts(ids))
+        return self._id_key().hashes(id_texts(ids, blank=blank))
 
     def suppressed(self, ids: Iterable[str]) -> list[bool]:
         """For each id: did somebody ask to forget it? Requests that were withdrawn do not count.
@@ -237,7 +285,7 @@ class Ledger(Journal):
             Whether each is among the requests, in the same order.
         """
         known = self.people([state for state in STATES if state != "withdrawn"])
-        return [one in known for one in self.hashes_of_rows(ids)]
+        return [one in known for one in self.hashes(ids, blank=True)]
 
     def people(self, states: Sequence[str]) -> set[str]:
         """The keyed hashes of all ids whose request is in one of these states.
@@ -246,7 +294,7 @@ class Ledger(Journal):
             states: of requests, as :meth:`requests` takes them.
 
         Returns:
-            The hashes, as :meth:`hashes_of_rows` gives them.
+            The hashes, as :meth:`hashes` gives them.
         """
         s, r = sql.subjects.c, sql.requests.c
         query = select(s.hash).distinct().join_from(sql.subjects, sql.requests, s.request == r.number)
@@ -263,10 +311,8 @@ class Ledger(Journal):
             Whether each row does, in the same order.
         """
         wanted = {one.number for one in self._some([numbers] if isinstance(numbers, int) else numbers)}
-        query = select(sql.subjects.c.request, sql.subjects.c.hash)
-        named = self._rows(lambda c: c.execute(query).all()) if wanted else []
-        known = {one for number, one in named if number in wanted}
-        return [one in known for one in self.hashes_of_rows(subjects)]
+        known = {one for number, of in self.named().items() if number in wanted for one in of}
+        return [one in known for one in self.hashes(subjects, blank=True)]
 
     def without(
         self, data: Any, *, label: str | None = None, id_of: IdOf = None, adapt: Adapt | None = None
@@ -291,16 +337,13 @@ class Ledger(Journal):
         samples = accepted({"the data": data}, form)["the data"]
         return samples.select(~left_out_by(self).rows(samples))
 
-    def hashes_of_rows(self, ids: Iterable[str]) -> list[str]:
-        """The keyed hash of whose each row of data is.
-
-        Args:
-            ids: of the rows, in their order; a row with an empty one is nobody's.
-
-        Returns:
-            The hashes, in the same order.
-        """
-        return self._id_key().hashes(id_texts(ids, blank=True))  # no request is of an empty id
+    def named(self) -> dict[int, list[str]]:
+        """For each request that names ids, by its number: their keyed hashes."""
+        query = select(sql.subjects.c.request, sql.subjects.c.hash)
+        named: dict[int, list[str]] = {}
+        for number, one in self._rows(lambda c: c.execute(query).all()):
+            named.setdefault(number, []).append(one)
+        return named
 
     # -- batches, versions, audits ----------------------------------------------------------
 
@@ -332,9 +375,31 @@ class Ledger(Journal):
         """All versions of the model in their order."""
         return [Version(**row) for row in self._table(sql.versions)]
 
+    def lineage(self) -> list[Version]:
+        """All versions but those that :meth:`recover` found to be lost."""
+        return [one for one in self.versions() if one.kind != "lost"]
+
     def current(self) -> Version | None:
-        """The newest version of the model."""
-        return (self.versions() or [None])[-1]  # type: ignore[list-item]
+        """The newest version of the model that is not lost."""
+        return (self.lineage() or [None])[-1]  # type: ignore[list-item]
+
+    def recover(self, wait: float | None = None) -> Recovery:
+        """Go on after the newest copy of the ledger, or of the versions of the model, was lost.
+
+        Folders of versions that this chain has not ordered are left where they are and no longer looked at;
+        versions that are no longer in their folders no longer count. Each request whose certificate may name
+        one of them is open again. All this is written into the chain.
+
+        Args:
+            wait: seconds to wait for a worker.
+
+        Returns:
+            What was found; all of it is empty if there was nothing to recover.
+        """
+        from purge.ledger.orders import recover
+
+        with self.working(wait):
+            return recover(self)
 
     def audits(self) -> list[Audit]:
         """All audits in their order."""

@@ -70,7 +70,7 @@ class Version(Record):
     folder: str
     digest: str
     parent: str | None
-    kind: str  # base, unlearned or retrained
+    kind: str  # base, unlearned, retrained or lost
     batch: int | None = None
     added: str = ""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -88,6 +88,27 @@ class Audit(Record):
     folder: str | None = None
     added: str = ""
     found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found(Record):
+    """What is known of each id of a request, by its keyed hash, or of each class that it names."""
+
+    rows: Mapping[str, int]  # how many went with its batch; 0: none was left, or the model never had any
+    unknown: tuple[str, ...] = ()  # those that are in no data
+    alike: int = 0  # so many of them would be found but for upper case, spaces or the form of a character
+    by: str | None = None  # who accepted that, so that the request goes on
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Recovery(Record):
+    """What was found after a ledger, or versions of its model, had been lost."""
+
+    requests: tuple[int, ...] = ()  # open now: a certificate of theirs may name a version that does not count
+    lacking: tuple[int, ...] = ()  # numbers in a chain that went on, of requests that this one does not have
+    versions: tuple[int, ...] = ()  # of this ledger, which are lost
+    folders: tuple[str, ...] = ()  # names of those that it has not ordered
 
 
 @dataclass(frozen=True)

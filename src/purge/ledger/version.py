@@ -1,12 +1,7 @@
-"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used.
-
-After a backup was put back, or in a copy of the ledger, the same number is given to another batch, for other
-people. So work names the hash of the entry that ordered it, which stands for the whole chain before.
-"""
+"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge import DeletionRequest
-from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.core.errors import DataError, PurgeError
 from purge.engine import STATE, choose_device
 from purge.ledger.chain import Kind
-from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
+from purge.ledger.data import OwnedData, choice_of, expected_of
+from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
 from purge.ledger.version_audits import Group, audit_rows, measure, returned
@@ -50,9 +46,6 @@ if TYPE_CHECKING:
 
 STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
 
-# -- what a batch orders ----------------------------------------------------------------------
-
-ORDER = "order"  # in run.json of what a batch makes
 # What run.json and audit.json say elsewhere about whose rows went. Whoever has the training table can look
 # row numbers and digests up in it, and with the seed could forget each person in turn until the weights are
 # the same. So the folders of a ledger have the keyed hash of an order alone.
@@ -60,53 +53,6 @@ HIDDEN = (
     "forget_rows", "rows_of", "forget_digest", "forget_subjects", "forget_content", "retain_content",
     "train_content", "forgotten", "seed",
 )  # fmt: skip
-OTHER_LEDGER = (
-    "was a backup put back, or the ledger copied? put the newest one in its place; if it is lost, move the "
-    "folder away, and add the requests that are missing from this one again"
-)
-
-
-@dataclass(frozen=True)
-class Order:
-    """What must be made of which model, without naming anybody."""
-
-    batch: int
-    entry: str  # the hash of the entry that began the batch
-    parent: str  # the digest of the version before
-    rows: str  # a keyed hash of the rows that go, and of those that went before
-
-    def check(self, folder: Path) -> None:
-        """Refuse a run folder that is not what was ordered, or whose model still knows all that it knew."""
-        if not ordered_by(folder, self.entry):
-            raise unknown(folder)
-        facts = facts_of(folder)
-        if facts.content[ORDER] != asdict(self) or facts.digest is None:
-            got, fix = "one for other rows or of another model", "restore the data, or move the folder away"
-            raise FileError(f"a model without the rows of batch {self.batch} in {folder}", got, fix)
-        check_weights(folder, facts.digest, whole=False)
-        if facts.digest == self.parent:
-            got = "the same weights, though rows were to be forgotten"
-            fix = "let the method do more, or train anew: purge request run --retrain"
-            raise LedgerError("other weights than those of the version before", got, fix)
-
-
-def entry_of(ledger: Ledger, batch: DeletionBatch) -> str:
-    """The hash of the entry that began a batch."""
-    return next(one.hash for one in ledger.entries(Kind.BATCH) if one.payload["batch"] == batch.number)
-
-
-def ordered_by(folder: Path, entry: str) -> bool:
-    """Does a folder say that it is the work of this entry?"""
-    if not (folder / "run.json").is_file():
-        return False
-    named = facts_of(folder).content.get(ORDER)
-    return isinstance(named, dict) and named.get("entry") == entry
-
-
-def unknown(folder: Path) -> FileError:
-    """The refusal of a folder that this chain has not ordered."""
-    what = f"no folder at {folder} but one that this ledger has ordered"
-    return FileError(what, "one that it does not know", OTHER_LEDGER)
 
 
 # -- carrying it out --------------------------------------------------------------------------
@@ -125,7 +71,7 @@ class NextVersion:
     ledger: Ledger
     plan: BatchPlan
     requests: list[Request]  # of this batch
-    missing: dict[int, int]  # request that is left out → how many of its ids are in no data
+    missing: dict[int, list[str]]  # request that is left out → its keyed ids, or classes, in no data
     before: list[Request]  # that were done before it
     keep: bool  # may forgotten samples be used for audits?
     today: date
@@ -144,11 +90,11 @@ class NextVersion:
 
         Of the requests it takes ``at_most`` so many, all of whose ids are in the data.
         """
-        versions = ledger.versions()
+        versions = ledger.lineage()
         parent = versions[-1]
         first, _ = trained_last(versions)
-        check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
-        data = OwnedData.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
+        choice = choice_of(ledger, parent, trust=plan.trust)
+        data = OwnedData.load(choice, ledger, progress=plan.progress)
         ids, source = expected_of(ledger, parent)
         data.check_ids(ids)
         if data.ids == "rows" and source not in (None, data.train.source):
@@ -157,19 +103,19 @@ class NextVersion:
             raise DataError(what, "others", fix)
         for gate in plan.gates:
             gate.check_class(len(data.train.names))
-        absent = data.missing(ledger, requests, versions[versions.index(first) :])
-        missing: dict[int, int] = {}
+        absent = data.not_found(ledger, requests, versions[versions.index(first) :])
+        missing: dict[int, list[str]] = {}
         taken: list[Request] = []
-        for request, n in zip(requests, absent, strict=True):
+        for request, unknown in zip(requests, absent, strict=True):
             if len(taken) == at_most:
                 break
-            if n:
-                missing[request.number] = n
+            if unknown:
+                missing[request.number] = unknown
             else:
                 taken.append(request)
         before = ledger.requests("done")
-        forgotten = data.rows(ledger, before)
-        rows = data.rows(ledger, taken) & ~forgotten
+        forgotten = data.rows(before)
+        rows = data.rows(taken) & ~forgotten
         if bool((forgotten | rows).all()):
             got, fix = f"requests for all {len(data.train)} of them", "train a model on other data"
             raise PurgeError("training samples that stay", got, f"{fix}, and begin with it")
@@ -179,17 +125,16 @@ class NextVersion:
         """Does the training data hold nothing of these requests, or nothing more?"""
         return not bool(self.rows.any())
 
-    def without_rows(self) -> list[int]:
-        """The requests of which nothing is left to forget: it was forgotten before, or never trained on."""
-        at = self.rows.nonzero()[:, 0]
-        subjects = [self.data.subjects[i] for i in at.tolist()]
-        classes = set(self.data.train.labels[at].tolist())
-        absent = missing_ids(self.ledger, self.requests, subjects)
-        return [
-            r.number
-            for r in self.requests
-            if absent[r.number] == r.subjects and classes.isdisjoint(self.data.class_numbers([r]))
-        ]
+    def found(self) -> dict[str, dict[str, int | None]]:
+        """For each request, and each keyed id or class of it: how many rows go; None: it is in no data."""
+        held_out = {*self.ledger.hashes(self.data.held_out, blank=True)}
+        return {
+            str(request.number): {
+                one: int(self.rows[at].sum()) if len(at) or one in held_out else None
+                for one, at in self.data.parts(request).items()
+            }
+            for request in self.requests
+        }
 
     @property
     def all_forgotten(self) -> Tensor:
@@ -211,7 +156,7 @@ class NextVersion:
                 break
             numbers |= {*entry.payload["requests"]}
         earlier = [r for r in self.before if r.number not in numbers]
-        rows = self.all_forgotten & ~self.data.rows(self.ledger, earlier)
+        rows = self.all_forgotten & ~self.data.rows(earlier)
         if measured is None:  # as far as the version before had gone
             last = self.parent.about.get("spent") or {} if self.parent.kind == "unlearned" else {}
         else:
@@ -229,13 +174,11 @@ class NextVersion:
 
     def order(self, batch: DeletionBatch) -> Order:
         """What a batch of these requests orders, from the chain and the data as they are now."""
-        parts = [f"{len(self.rows)} rows"]
-        for mask in (self.rows, self.forgotten):
-            at = mask.nonzero()[:, 0].tolist()
-            parts.append(repr([(i, self.data.subjects[i]) for i in at]))
-        digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-        rows = self.ledger.hashes([f"rows:{digest}"])[0]
-        return Order(batch.number, entry_of(self.ledger, batch), self.parent.digest, rows)
+        masks = [
+            [(i, self.data.subjects[i]) for i in mask.nonzero()[:, 0].tolist()]
+            for mask in (self.rows, self.forgotten)
+        ]
+        return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks])
 
     def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
@@ -245,7 +188,7 @@ class NextVersion:
             folder = stage / UNLEARNED
             if not whole(folder):  # a worker that was killed may have finished it
                 self._unlearn(folder, order)
-            order.check(folder)
+            order.check(folder, self.ledger.lineage())
             about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
@@ -253,7 +196,7 @@ class NextVersion:
         folder = stage / RETRAINED
         if not whole(folder):
             self._train(folder, order)
-        order.check(folder)
+        order.check(folder, self.ledger.lineage())
         about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, about | instead, [*reasons, *over]
 
@@ -374,7 +317,7 @@ class NextVersion:
                 own = [r for r in requests if bool(r.classes) == (kind == "classes")]
                 if not own:
                     continue
-                rows = self.data.rows(self.ledger, own)
+                rows = self.data.rows(own)
                 if kind == "samples":  # those of whole classes are among the classes
                     rows = rows & ~torch.isin(self.data.train.labels, whole)
                 groups.append(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from purge.ledger.records import Request, Verification, Version
+from purge.ledger.records import Recovery, Request, Verification, Version
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -66,7 +66,7 @@ POLICY = {
 # -- of requests, entries and runs -------------------------------------------------------------
 
 # Of an entry: who else was part of it is not told with one request.
-HIDDEN = ("subjects", "requests", "without_rows")
+HIDDEN = ("subjects", "requests", "without_rows", "rows", "unknown", "lacking")
 
 
 def shown(request: Request, today: date) -> dict[str, Any]:
@@ -88,11 +88,52 @@ def days_left(request: Mapping[str, Any]) -> str:
     return "" if left is None else f"overdue by {-left}" if left < 0 else str(left)
 
 
-def not_found(request: Request, missing: int) -> str:
+def not_found(request: Request, missing: int, alike: int = 0) -> str:
     """Why a request stays open of which some ids or classes have no row in the data."""
     of = request.subjects or len(request.classes)
     what = ("id" if of == 1 else "ids") if request.subjects else ("class" if of == 1 else "classes")
-    return f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    told = f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    if not alike:
+        return told
+    which = "it" if missing == 1 else f"{alike} of them"
+    return f"{told}; {which} would be found but for upper case, spaces or the Unicode form of a character"
+
+
+AFFECTED = "the version that it was done in is lost, or was made by another copy of the ledger"
+
+
+def unknown(folder: str, order: Mapping[str, Any], ledger: Ledger) -> str:
+    """What a folder tells that is no version of this ledger: who has ordered it, and when."""
+    name, end = ledger.entries(end=1)[0].payload["ledger"], ledger.head()
+    count = int(str(order.get("head", "0")).partition(":")[0])
+    if order.get("ledger") != name or not count:
+        return f"{folder}, which it does not know"
+    if count > end.entries:
+        lacking = f"entry {count}" if count == end.entries + 1 else f"entries {end.entries + 1} to {count}"
+        return f"{folder}, ordered by entry {count}: this ledger lacks {lacking}"
+    if ledger.entries(start=count, end=count)[0].hash == order["head"].partition(":")[2]:
+        return f"{folder}, made for batch {order['batch']}, which was given up"
+    return f"{folder}, ordered by another entry {count} than its own: two copies of the ledger went on"
+
+
+def recovered(recovery: Recovery) -> str:
+    """What was found and done after a ledger or its versions had been lost."""
+
+    def listed(what: str, numbers: tuple[int, ...]) -> str:
+        return f"{what}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+
+    if not recovery.folders and not recovery.versions:
+        return "Nothing to recover: each version is of this ledger, and in its place."
+    lines = []
+    if recovery.folders:
+        lines.append(f"Not of this ledger, left where it is: {', '.join(recovery.folders)}.")
+    if recovery.versions:
+        lines.append(f"Lost: {listed('version', recovery.versions)}.")
+    if recovery.requests:
+        lines.append(f"Open: {listed('request', recovery.requests)}. A certificate of it is no longer right.")
+    if recovery.lacking:
+        lines.append(f"Add again what was asked in {listed('request', recovery.lacking)} of the lost ledger.")
+    return "\n".join(lines)
 
 
 def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
