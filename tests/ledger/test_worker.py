@@ -241,6 +241,34 @@ def test_a_run_writes_a_witness_and_refuses_an_older_ledger(ledger: Ledger, tmp_
     assert run(Ledger(place), witness=witness).state == "nothing"
 
 
+def test_each_run_writes_its_witness(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also one that had nothing to do, and one that broke."""
+    witness = tmp_path / "elsewhere.txt"
+
+    def last() -> str:
+        return witness.read_text().splitlines()[-1].split()[1]
+
+    assert run(ledger, witness=witness).state == "nothing"
+    assert last() == str(ledger.head())
+    ask(ledger, 1)
+    monkeypatch.setattr("purge.ledger.version.audit_rows", lambda *_, **__: {}["this breaks"])
+    with pytest.raises(KeyError):
+        run(ledger, witness=witness)
+    assert ledger.batches()[-1].state == "failed"
+    assert last() == str(ledger.head())
+    assert ledger.verify(witness=witness).ok
+
+
+def test_a_clock_that_was_ahead_makes_nobody_wait(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    ask(ledger, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("purge.ledger.chain.now", lambda: "2099-01-01T00:00:00.000Z")
+        run(ledger)
+    ask(ledger, 2)
+    assert run(ledger, every=7).state == "done"
+    assert run(ledger, every=7).state == "nothing"
+
+
 def test_a_chain_grows_old_without_a_request(ledger: Ledger):
     later, policy = TODAY + timedelta(days=31), Policy(max_age=30)
     assert run(ledger, policy=policy, today=later).state == "nothing", "no deletion, no chain"

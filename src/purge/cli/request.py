@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +16,7 @@ from typer import Argument, Option
 
 from purge.cli import options as opt
 from purge.cli.printing import say, show
-from purge.core.errors import Exit, FileError, LedgerError
+from purge.core.errors import DataError, Exit, FileError, LedgerError
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -60,9 +63,18 @@ def top(context: typer.Context) -> None:
 
 @app.command("add")
 def add(
-    received: Annotated[str, Option(metavar="DATE", help="The day it came, as 2026-11-01.")],
+    received: Annotated[str | None, Option(metavar="DATE", help="The day it came, as 2026-11-01.")] = None,
     ids: Annotated[
         Path | None, Option(metavar="FILE", help="Ids, one a line, as the data has them; - reads stdin.")
+    ] = None,
+    id_column: Annotated[
+        str | None, Option(metavar="NAME", help="The file is a table (CSV); the ids are in this column.")
+    ] = None,
+    received_column: Annotated[
+        str | None, Option(metavar="NAME", help="A request for each id; the day it came is in this column.")
+    ] = None,
+    basis_column: Annotated[
+        str | None, Option(metavar="NAME", help="A request for each id; its ground is in this column.")
     ] = None,
     classes: Annotated[
         list[str] | None, Option("--class", metavar="NAME", help="A whole class; repeatable.")
@@ -76,21 +88,43 @@ def add(
     json_: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Write down a deletion request; the ledger is made if there is none.
+    """Write down a deletion request, or one for each row of a table; the ledger is made if there is none.
 
     For example: purge request add --ids ids.txt --received 2026-11-01
 
     Of ids only keyed hashes are kept. Remove the file with the ids when you no longer need it.
     """
-    from purge.ledger.intake import checked_request, id_texts
+    from purge.ledger.intake import checked_request, id_texts, requests_of
 
-    names = None if ids is None else ids_in(ids)
-    new = {"ids": names, "classes": classes or None, "received": received, "due": due}
-    new |= {"basis": basis, "note": note}
-    checked_request(new, id_texts)  # a bad request makes no ledger
+    names = {"id": id_column, "received": received_column, "basis": basis_column}
+    columns = {name: column for name, column in names.items() if column is not None}
+    if columns and (ids is None or id_column is None):
+        raise DataError(
+            "columns of a table of people", "no table, or no --id-column", "pass --ids and --id-column"
+        )
+    if (received is None) == (received_column is None):
+        fix = "pass --received DATE, or --received-column NAME for a table"
+        raise DataError("the day on which it was received", "none or two of them", fix)
+    people = [] if ids is None else people_in(ids, columns)
+    listed = [one["id"] for one in people]
+    rest = {"received": received, "due": due, "basis": basis, "note": note, "classes": classes or None}
+    each = len(columns) > 1  # a request for each id
+    new = requests_of(people, rest) if each else [{**rest, "ids": listed if ids else None}]
+    for one in new:
+        checked_request(one, id_texts)  # a bad request makes no ledger
+    doubles = sum(n > 1 for n in Counter(listed).values())
     with open_ledger(ledger, key, sign, must_exist=False) as book:
-        request = book.add_many([new])[0]
-        show(request.to_dict(), f"Request {request.number} is due on {request.due}.", json_)
+        first, *more = book.add_many(new)
+        text = f"Request {first.number} is due on {first.due}."
+        if more:
+            soonest = min(one.due for one in (first, *more))
+            text = f"Requests {first.number} to {more[-1].number} are added, the first is due on {soonest}."
+        if doubles:
+            text += f" Listed more than once: {doubles} id{'s' * (doubles > 1)}."
+        told = (
+            first.to_dict() if len(columns) < 2 else {"requests": [one.to_dict() for one in (first, *more)]}
+        )
+        show({**told, "doubles": doubles}, text, json_)
 
 
 @app.command("list")
@@ -283,12 +317,14 @@ def export(
         show({"file": str(file), "head": str(end), **end.to_dict()}, text, json_)
 
 
-def ids_in(file: Path) -> list[str]:
-    """The ids in a file, one a line."""
-    from purge.ledger.intake import ids_from
+def people_in(file: Path, columns: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, str]]:
+    """The people in a file: one id a line, or a table with these columns."""
+    from purge.ledger.intake import ids_from, people_from
 
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise FileError(f"a file of ids at {file}", error.strerror or "an error", "check the path") from None
-    return ids_from(raw, str(file))
+    return (
+        people_from(raw, str(file), columns) if columns else [{"id": one} for one in ids_from(raw, str(file))]
+    )

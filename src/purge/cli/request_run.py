@@ -14,7 +14,7 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
-from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, Wait, app, ids_in, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, Wait, app, open_ledger, people_in
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def certificate(
     from purge.ledger.certificate import write_certificate
 
     with open_ledger(ledger, key) as book:
-        paths = write_certificate(book, number, out, ids=None if ids is None else ids_in(ids))
+        named = None if ids is None else [one["id"] for one in people_in(ids)]
+        paths = write_certificate(book, number, out, ids=named)
     show({"files": [str(path) for path in paths]}, f"Written to {paths[0]} and {paths[1]}.", json_)
 
 

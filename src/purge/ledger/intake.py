@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import calendar
+import csv
 import hashlib
+import io
 import os
 import re
 import time
@@ -29,6 +31,12 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which no datab
 ENDINGS = (".json", ".yaml", ".yml")
 SETTLE = 2.0  # seconds: a file that changed since then may still be written
 LARGEST = 64 << 20  # bytes
+MARKS = ",;\t"  # between the columns of a table
+# What heads a column of ids, and hardly is one.
+HEADER = re.compile(
+    r"(?i:ids?|(first |last |full |user)?name|e-?mail( address)?|(account|customer|person|subject|user)s?)"
+    r"|(?i:\w+[ _-](id|number|name|e-?mail))|[A-Za-z]+[a-z]I[Dd]"
+)
 
 
 def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str]]) -> dict[str, Any]:
@@ -98,14 +106,73 @@ def folded(one: str) -> str:
 
 def ids_from(raw: bytes, place: str) -> list[str]:
     """The ids in a file, one a line. What is wrong with it is said without showing any."""
-    try:
-        ids = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
-        got = "none"
-    except ValueError:
-        ids, got = [], "something else"
-    if not ids:
-        raise DataError(f"ids in {place}", got, "write one id a line, as UTF-8")
+    ids = [line.strip() for line in _text(raw, place).split("\n") if line.strip()]
+    fix = "write one id a line, or name the column of a table: --id-column NAME"
+    if marked := sum(any(mark in one for mark in MARKS) for one in ids):
+        raise DataError(f"one id a line in {place}", f"{marked} with a comma, semicolon or tab", fix)
+    if len(ids) > 1 and HEADER.fullmatch(ids[0]):
+        raise DataError(f"nothing but ids in {place}", "a first line that heads a column", fix)
     return ids
+
+
+def people_from(raw: bytes, place: str, columns: Mapping[str, str]) -> list[dict[str, str]]:
+    """The rows of a table of people: what stands in the columns that ``columns`` names.
+
+    The first line holds the names of columns. No message shows anything of a row, nor of that line, which may
+    be a row.
+    """
+    lines = io.StringIO(_text(raw, place), newline="")
+    delimiter = max(MARKS, key=lines.readline().count)
+    lines.seek(0)
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter, strict=True)]
+    except csv.Error:
+        raise DataError(f"a table in {place}", "quotation marks that do not end", "mend the file") from None
+    for column in columns.values():
+        if rows[0].count(column) != 1:
+            fix = "name a column of the first line"
+            raise DataError(f"one column {column!r} in {place}", f"{rows[0].count(column)}", fix)
+    at = {name: rows[0].index(column) for name, column in columns.items()}
+    people = []
+    for i, row in enumerate(rows[1:], 2):
+        if not any(row):
+            continue
+        person = {name: row[c] if c < len(row) else "" for name, c in at.items()}
+        for name, column in columns.items():
+            if not person[name]:
+                raise DataError(
+                    f"something in column {column!r} of row {i}", "nothing", "fill it in, or leave it out"
+                )
+        if "received" in person:
+            try:
+                person["received"] = day(person["received"], "received").isoformat()
+            except DataError:  # which quotes it
+                what = f"a date as 2026-11-01 in column {columns['received']!r} of row {i}"
+                raise DataError(what, "something else", "write it so") from None
+        people.append(person)
+    if not people:
+        raise DataError(f"people in {place}", "none", "put in a row for each")
+    return people
+
+
+def _text(raw: bytes, place: str) -> str:
+    """The text of a list of people, which is not empty."""
+    try:
+        text, got = raw.decode("utf-8-sig"), "none"
+    except ValueError:
+        text, got = "", "something else"
+    if not text.strip():
+        raise DataError(f"ids in {place}", got, "write one id a line, as UTF-8")
+    return text
+
+
+def requests_of(people: Iterable[Mapping[str, str]], rest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One request for each id, the earliest if there are several; ``rest``: what is the same for all."""
+    first: dict[str, dict[str, Any]] = {}
+    for person in sorted(people, key=lambda one: one.get("received", "")):
+        row = {name: value for name, value in person.items() if name != "id"}
+        first.setdefault(person["id"], {**rest, **row, "ids": [person["id"]]})
+    return list(first.values())
 
 
 # -- dates: days without a time, so that no time zone can move one ----------------------------

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -126,9 +127,8 @@ def run(
         check_days(value, name, low)
     before, after = checked_hook(before, "before"), checked_hook(after, "after")
     day = today or datetime.now(UTC).date()
-    with ledger.working(wait):
+    with ledger.working(wait), _witnessed(ledger, witness):
         folder, keep = settings_of(ledger)
-        _check_witness(ledger, witness)
         check_folders(ledger, folder)
         new, batch = _unfinished(ledger, plan, folder, keep=keep, today=day)
         reasons: list[str] = []
@@ -154,22 +154,27 @@ def run(
                 batch = start_batch(ledger, taken, plan.record(ledger))
             outcome = _carried_out(ledger, batch, new, folder)
             outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=missing)
-        if witness is not None:
-            write_witness(Path(witness), ledger.head())
     call_hook(after, "after", outcome.facts())
     return outcome
 
 
-def _check_witness(ledger: Ledger, witness: str | os.PathLike[str] | None) -> None:
-    """Refuse a ledger that lacks entries which it once had; a new witness begins with what there is."""
-    if witness is None or not Path(witness).exists():
+@contextmanager
+def _witnessed(ledger: Ledger, witness: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Refuse a ledger that lacks entries which it once had; a new witness begins with what there is.
+
+    At the end, also of a run that broke, the witness is told the end of the chain.
+    """
+    if witness is None:
+        yield
         return
-    verdict = ledger.verify(witness=witness)
-    if not verdict.ok:
+    if Path(witness).exists() and not (verdict := ledger.verify(witness=witness)).ok:
         fix = "put the newest ledger in its place, or find out who changed this one: purge request verify"
-        raise LedgerError(
-            f"the chain that {Path(witness).name} has seen in {ledger.name}", str(verdict.why), fix
-        )
+        what = f"the chain that {Path(witness).name} has seen in {ledger.name}"
+        raise LedgerError(what, str(verdict.why), fix)
+    try:
+        yield
+    finally:
+        write_witness(Path(witness), ledger.head())
 
 
 def _left_out(ledger: Ledger, new: NextVersion) -> list[str]:
