@@ -82,6 +82,9 @@ def add(
     due: Annotated[str | None, Option(metavar="DATE", help="Default: one month after.")] = None,
     basis: Annotated[str, Option(help="On which ground.")] = "erasure request",
     note: Annotated[str | None, Option(help="A remark, kept for good: put in no name and no id.")] = None,
+    label: Annotated[
+        str | None, Option(metavar="CLASS", help="Correct, do not erase: the right label of these rows.")
+    ] = None,
     ledger: LedgerAt = None,
     key: KeyAt = None,
     sign: SignAt = None,
@@ -108,6 +111,7 @@ def add(
     people = [] if ids is None else people_in(ids, columns)
     listed = [one["id"] for one in people]
     rest = {"received": received, "due": due, "basis": basis, "note": note, "classes": classes or None}
+    rest |= {"label": label}
     each = len(columns) > 1  # a request for each id
     new = requests_of(people, rest) if each else [{**rest, "ids": listed if ids else None}]
     for one in new:

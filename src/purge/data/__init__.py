@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from purge.data.identity import fingerprints
     from purge.data.ids import IdOf
     from purge.data.items import Adapt, Form
-    from purge.data.samples import Samples
+    from purge.data.samples import Samples, relabelled
     from purge.data.sources import OPTIONS, DataSource, choose_data, option_name, option_type
 
 __all__ = [
     "CACHE_KINDS", "DATASETS", "OPTIONS", "Adapt", "CacheKind", "DataSource", "Form", "IdOf", "Samples",
     "accepted", "cache_entries", "cache_folder", "choose_data", "clear_cache", "fingerprints", "no_cache",
-    "option_name", "option_type", "user_cache",
+    "option_name", "option_type", "relabelled", "user_cache",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(
@@ -35,6 +35,7 @@ __getattr__ = imported_on_use(
         "DataSource": "data.sources", "OPTIONS": "data.sources", "Samples": "data.samples",
         "cache_entries": "data.cache:entries", "cache_folder": "data.cache", "choose_data": "data.sources",
         "clear_cache": "data.cache:clear", "fingerprints": "data.identity", "no_cache": "data.cache",
-        "option_name": "data.sources", "option_type": "data.sources", "user_cache": "data.cache:user_folder",
+        "option_name": "data.sources", "option_type": "data.sources", "relabelled": "data.samples",
+        "user_cache": "data.cache:user_folder",
     },
 )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
-from purge.data import DataSource, Samples, choose_data, fingerprints
+from purge.data import DataSource, Samples, choose_data, fingerprints, relabelled
 from purge.ledger.chain import Kind
 from purge.ledger.intake import folded
 from purge.ledger.journal import record
@@ -45,25 +45,28 @@ def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
 
 
 def left_out_by(ledger: Ledger, states: Sequence[State] = ASKED) -> LeftOut:
-    """The rows of everybody whose request is in one of these states, in any data that says whose they are."""
-    classes = {name for request in ledger.requests(states) for name in request.classes}
-    people = ledger.people(states)
+    """The rows that requests in some states name, in any data that says whose they are; not to be taught.
+
+    Of a correction these are the rows that have a wrong label still, or again.
+    """
+    requests, named, people = ledger.requests(states), ledger.named(), ledger.people(states)
+    classes = {name for request in requests for name in request.classes}
+    right = {one: r.label for r in requests if r.label is not None for one in named[r.number]}
     ledger.hashes([])  # reads the key now: the ledger may be closed when rows are looked for
     deliveries, current = ledger.entries(Kind.DELIVERY), ledger.current()
     about = deliveries[-1].payload if deliveries else {} if current is None else current.about
 
     def rows(data: Samples) -> Tensor:
-        named = [number for number, name in enumerate(data.names) if name in classes]
-        found = torch.isin(data.labels, torch.tensor(named, dtype=torch.long))
+        labels = [data.names[c] for c in data.labels.tolist()]
+        gone = torch.tensor([name in classes for name in labels])
+        if not people and not right:
+            return gone
         whose, kind = owners_of(data)
-        if people and (kind == "rows" or about.get("ids") not in (None, kind)):
+        if kind == "rows" or about.get("ids") not in (None, kind):
             what, fix = "data whose rows say whose they are, as in the ledger", "name their column with --id"
             raise DataError(what, f"some with {IDS[kind]}", fix)
-        return (
-            found | torch.tensor([one in people for one in ledger.hashes(whose, blank=True)])
-            if people
-            else found
-        )
+        each = zip(ledger.hashes(whose, blank=True), labels, strict=True)
+        return gone | torch.tensor([one in people or right.get(one, name) != name for one, name in each])
 
     return LeftOut(ledger.identity, rows)
 
@@ -104,6 +107,7 @@ class OwnedData:
     held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
     rows_of: Mapping[str, Tensor] = field(default_factory=dict)  # keyed id → its rows in the training data
     named: Mapping[int, Sequence[str]] = field(default_factory=dict)  # request → its keyed ids
+    corrected: Tensor | None = None  # the labels (N,) that are taught now, where some were corrected
 
     @classmethod
     def load(cls, choice: DataSource, ledger: Ledger | None = None, *, progress: bool = False) -> OwnedData:
@@ -148,10 +152,17 @@ class OwnedData:
         return sorted({self.class_number(request, name) for request in requests for name in request.classes})
 
     def parts(self, request: Request) -> dict[str, Tensor]:
-        """For each keyed id of a request, or each class: its rows in the training data."""
+        """For each keyed id of a request, or each class: its rows in the training data.
+
+        Of a correction these are the rows with a wrong label; of ids whose label is right there, none.
+        """
         nothing = torch.empty(0, dtype=torch.long)
         if request.subjects:
-            return {one: self.rows_of.get(one, nothing) for one in self.named[request.number]}
+            rows = {one: self.rows_of.get(one, nothing) for one in self.named[request.number]}
+            if request.label is None:
+                return rows
+            right = self.class_number(request, request.label)
+            return {one: at[self.train.labels[at] != right] for one, at in rows.items()}
         numbers = {name: self.class_number(request, name) for name in request.classes}
         return {name: (self.train.labels == c).nonzero()[:, 0] for name, c in numbers.items()}
 
@@ -171,7 +182,8 @@ class OwnedData:
         entries = [one.payload for one in ledger.entries(Kind.ACCEPT)]
         accepted = {(about["request"], one) for about in entries for one in about["unknown"]}
         for request in requests:
-            absent = [one for one, at in self.parts(request).items() if not len(at) and one not in fine]
+            in_test = fine if request.label is None else ()  # a label that was not taught needs no correction
+            absent = [one for one, at in self.parts(request).items() if not len(at) and one not in in_test]
             yield [one for one in absent if (request.number, one) not in accepted]
 
     def alike(self, ledger: Ledger, number: int, unknown: Sequence[str]) -> int:
@@ -188,6 +200,22 @@ class OwnedData:
             for at in self.parts(request).values():
                 rows[at] = True
         return rows
+
+    def corrected_by(self, requests: Sequence[Request], but: Tensor) -> OwnedData:
+        """The data with the right labels of corrections in their order; rows of a mask keep theirs."""
+        labels = (self.train.labels if self.corrected is None else self.corrected).clone()
+        for request in requests:
+            if request.label is not None:
+                labels[self.rows([request]) & ~but] = self.class_number(request, request.label)
+        return dataclasses.replace(self, corrected=labels)
+
+    def taught(self, rows: Tensor) -> Samples:
+        """Some rows with their right labels, as a set of its own if these are not those of the data."""
+        part = self.train.select(rows)
+        labels = part.labels if self.corrected is None else self.corrected[rows]
+        if torch.equal(labels, part.labels):
+            return part
+        return relabelled(part, labels)
 
     def test_without(self, classes: Iterable[int]) -> Samples:
         """The test data without some classes: no number may rest on samples of a class that is gone."""

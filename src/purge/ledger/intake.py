@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
 
 LONGEST = 1000  # characters of a basis, note or reason
-FIELDS = ("ids", "classes", "received", "due", "basis", "note")  # of a request that is added
+FIELDS = ("ids", "classes", "received", "due", "basis", "note", "label")  # of a request that is added
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which no database can keep
 ENDINGS = (".json", ".yaml", ".yml")
 SETTLE = 2.0  # seconds: a file that changed since then may still be written
@@ -66,6 +66,11 @@ def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str
         kept["alike"] = other
     if request.get("note") is not None:
         kept["note"] = text(request["note"], "note")
+    if request.get("label") is not None:
+        if not subjects:
+            fix = "name whose label was wrong, or leave label out"
+            raise DataError("ids of the rows whose label was wrong", "a class", fix)
+        kept["label"] = text(request["label"], "label")
     return kept
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -57,6 +58,7 @@ class Ledger(Journal):
     def add(
         self, *, ids: Iterable[str] | None = None, classes: Iterable[str] | None = None, received: date | str,
         due: date | str | None = None, basis: str = "erasure request", note: str | None = None,
+        label: str | None = None,
     ) -> Request:  # fmt: skip
         """Write a request down.
 
@@ -67,12 +69,14 @@ class Ledger(Journal):
             due: the day it must be done by; default: one month later.
             basis: on which ground.
             note: a remark. It is kept for good, as it is: put in no name and no id.
+            label: the right class of the rows of these ids. The model then forgets the wrong label that they
+                have in the data, and is taught this one.
 
         Returns:
             The request, with its number.
         """
         one = {"ids": ids, "classes": classes, "received": received, "due": due, "basis": basis, "note": note}
-        return self.add_many([one])[0]
+        return self.add_many([{**one, "label": label}])[0]
 
     def add_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Request]:
         """Write many requests down at once; all or none.
@@ -115,7 +119,17 @@ class Ledger(Journal):
                 raise LedgerError("a state of requests", brief(one), did_you_mean(str(one), STATES))
         where = [sql.requests.c.state.in_(states), *_due(due_by)]
         rows = self._table(sql.requests, *where, newest=newest, skip=skip, at_most=at_most)
-        return [Request(**row) for row in rows]
+        labels = self._labels()
+        return [Request(**row, label=labels.get(row["number"])) for row in rows]
+
+    def _labels(self) -> dict[int, str]:
+        """For each correction, by its number: the right class."""
+        entries = sql.entries.c
+        query = select(entries.payload).where(
+            entries.kind == Kind.REQUEST, entries.payload.like('%"label":%')
+        )
+        payloads = map(json.loads, self._rows(lambda c: c.execute(query).scalars().all()))
+        return {one["request"]: one["label"] for one in payloads if "label" in one}
 
     def count(self, due_by: date | str | None = None) -> dict[str, int]:
         """How many requests are in each state.
@@ -149,7 +163,9 @@ class Ledger(Journal):
         known: dict[int, Request] = {}
         if wanted and not odd:  # a range: an odd thousand of numbers is more than a query can name
             within = sql.requests.c.number.between(min(wanted), max(wanted))
-            known = {row["number"]: Request(**row) for row in self._table(sql.requests, within)}
+            labels = self._labels()
+            rows = {row["number"]: row for row in self._table(sql.requests, within)}
+            known = {number: Request(**row, label=labels.get(number)) for number, row in rows.items()}
         if missing := odd or [one for one in wanted if one not in known]:
             raise NumberError("the number of a request", brief(missing[0]), "see purge request list")
         return [known[one] for one in wanted]
@@ -288,7 +304,7 @@ class Ledger(Journal):
         return [one in known for one in self.hashes(ids, blank=True)]
 
     def people(self, states: Sequence[str]) -> set[str]:
-        """The keyed hashes of all ids whose request is in one of these states.
+        """The keyed hashes of all ids that are to be forgotten by a request in one of these states.
 
         Args:
             states: of requests, as :meth:`requests` takes them.
@@ -298,7 +314,8 @@ class Ledger(Journal):
         """
         s, r = sql.subjects.c, sql.requests.c
         query = select(s.hash).distinct().join_from(sql.subjects, sql.requests, s.request == r.number)
-        return self._rows(lambda c: set(c.execute(query.where(r.state.in_(states))).scalars()))
+        query = query.where(r.state.in_(states), r.number.not_in(self._labels()))
+        return self._rows(lambda c: set(c.execute(query).scalars()))
 
     def match(self, numbers: int | Iterable[int], subjects: Sequence[str]) -> list[bool]:
         """For each row of data, by whose it is: does it belong to one of these requests?

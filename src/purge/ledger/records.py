@@ -38,6 +38,7 @@ class Request(Record):
     batch: int | None = None  # the last batch that it was part of
     done: str | None = None  # when it was done, in UTC
     added: str = ""  # when it was written down, in UTC
+    label: str | None = None  # of a correction: the right class of the rows of its ids, whose label was wrong
 
     def days_left(self, today: date) -> int:
         """Days until it is due; negative if it is overdue."""

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from purge import DeletionRequest
 from purge.core.errors import DataError, PurgeError
+from purge.data import Samples
 from purge.engine import STATE, choose_device
 from purge.ledger.chain import Kind
 from purge.ledger.data import OwnedData, choice_of, expected_of
 from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
-from purge.ledger.version_audits import Group, audit_rows, measure, returned
+from purge.ledger.version_audits import Group, audit_rows, kind_of, measure, returned
 from purge.methods import resolve_method
 from purge.models import copied, logits, training_data
 from purge.report import broken_words
@@ -80,6 +81,7 @@ class NextVersion:
     data: OwnedData
     forgotten: Tensor  # a mask (N,) of what was forgotten before
     rows: Tensor  # what this batch must forget, and no earlier one did
+    relabelled: Tensor  # those of them that stay, with their right label
 
     @classmethod
     def begin(
@@ -114,12 +116,18 @@ class NextVersion:
             else:
                 taken.append(request)
         before = ledger.requests("done")
-        forgotten = data.rows(before)
-        rows = data.rows(taken) & ~forgotten
+        forgotten = data.rows([one for one in before if one.label is None])
+        rows = data.rows([one for one in taken if one.label is None]) & ~forgotten
         if bool((forgotten | rows).all()):
             got, fix = f"requests for all {len(data.train)} of them", "train a model on other data"
             raise PurgeError("training samples that stay", got, f"{fix}, and begin with it")
-        return cls(ledger, plan, taken, missing, before, keep, today, parent, first, data, forgotten, rows)
+        erased, known = forgotten | rows, data.corrected_by(before, forgotten)
+        data = known.corrected_by(taken, erased)
+        relabelled = (data.corrected != known.corrected) & ~erased
+        return cls(
+            ledger, plan, taken, missing, before, keep, today, parent, first, data, forgotten,
+            rows | relabelled, relabelled,
+        )  # fmt: skip
 
     def nothing_to_forget(self) -> bool:
         """Does the training data hold nothing of these requests, or nothing more?"""
@@ -178,7 +186,9 @@ class NextVersion:
             [(i, self.data.subjects[i]) for i in mask.nonzero()[:, 0].tolist()]
             for mask in (self.rows, self.forgotten)
         ]
-        return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks])
+        at = self.relabelled.nonzero()[:, 0].tolist()
+        labels = [] if self.data.corrected is None else [(i, int(self.data.corrected[i])) for i in at]
+        return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks, labels])
 
     def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
@@ -209,7 +219,7 @@ class NextVersion:
         same_scale(facts, data.choice, "current")
         if facts.source == data.train.source:
             check_recorded(source, facts, model, data.train, data.test, plan.device)
-        forget, retain = data.train.select(self.rows), data.train.select(~self.all_forgotten)
+        forget, retain = data.train.select(self.rows), self._taught()
         test = data.test_without(data.class_numbers(self.before))
         received = min(request.received for request in self.requests)
         result = unlearn_run(
@@ -221,6 +231,10 @@ class NextVersion:
         first = first_of(source, facts, result.info["original_digest"])
         about = facts_for(name, data.choice, data.train, {}, original=source, deployed=first)
         result.save(folder, force=True, **about, **self._marked(order))
+
+    def _taught(self) -> Samples:
+        """All rows that stay, with their right labels."""
+        return self.data.taught(~self.all_forgotten | self.relabelled)
 
     def _marked(self, order: Order) -> dict[str, Any]:
         """What makes a run folder one of this ledger, and keeps to itself who was forgotten."""
@@ -252,7 +266,7 @@ class NextVersion:
         """Train like the last training did, without anything that was asked to be forgotten."""
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
-        recipe, stays = recipe_of(like, facts), data.train.select(~self.all_forgotten)
+        recipe, stays = recipe_of(like, facts), self._taught()
         begun = (folder / STATE).is_file()
         if not begun:
             shutil.rmtree(folder, ignore_errors=True)
@@ -313,13 +327,15 @@ class NextVersion:
         groups = []
         for number, requests in [*members.items(), (batch, self.requests)]:
             now = number == batch
-            for kind in ("samples", "classes"):
-                own = [r for r in requests if bool(r.classes) == (kind == "classes")]
+            for kind in ("samples", "classes", "labels"):
+                own = [r for r in requests if kind_of(r) == kind]
                 if not own:
                     continue
                 rows = self.data.rows(own)
-                if kind == "samples":  # those of whole classes are among the classes
+                if kind != "classes":  # those of whole classes are among the classes
                     rows = rows & ~torch.isin(self.data.train.labels, whole)
+                if kind == "labels":  # those that are forgotten since are among the samples
+                    rows = rows & ~(self.all_forgotten & ~self.relabelled)
                 groups.append(
                     Group(
                         number, kind, tuple(r.number for r in own), rows & self.rows if now else rows,

@@ -28,6 +28,7 @@ NOTHING_LEFT = (
     "changed for it."
 )
 RETRAINED = "This version was trained from the start without the data of this request."
+RETRAINED_RIGHT = "This version was trained from the start with the right label of this data."
 STATE = {
     "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
     "done": "carried out", "withdrawn": "withdrawn",
@@ -35,6 +36,8 @@ STATE = {
 AUDITED = {
     "fa_train": "right answers on the forgotten samples",
     "fa_test": "right answers on unseen samples of the same classes",
+    "wrong_label": "answers with the label that was wrong",
+    "right_label": "answers with the right label",
     "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
 }
 
@@ -48,8 +51,11 @@ def done(request: Request, made: Version | None, missing: int | None) -> str:
     if made is None:
         return NOTHING_LEFT
     if made.kind == "retrained":
-        return RETRAINED
+        return RETRAINED if request.label is None else RETRAINED_RIGHT
     method = made.about.get("method") or "a method that is not recorded"
+    if request.label is not None:
+        old = f"The wrong label of this data was unlearned by “{method}”"
+        return f"{old}, and the right one, {request.label}, was taught."
     return f"The data of this request was unlearned by “{method}”, in one batch with all that was due."
 
 
@@ -77,6 +83,10 @@ def shown(request: Request, today: date) -> dict[str, Any]:
 
 def about(request: Mapping[str, Any]) -> str:
     """What a request of :func:`shown` is about."""
+    if request["label"]:
+        return (
+            f"right label {request['label']} for {request['subjects']} id{'s' * (request['subjects'] != 1)}"
+        )
     if request["classes"]:
         return f"class {', '.join(request['classes'])}"
     return "1 id" if request["subjects"] == 1 else f"{request['subjects']} ids"
@@ -92,7 +102,8 @@ def not_found(request: Request, missing: int, alike: int = 0) -> str:
     """Why a request stays open of which some ids or classes have no row in the data."""
     of = request.subjects or len(request.classes)
     what = ("id" if of == 1 else "ids") if request.subjects else ("class" if of == 1 else "classes")
-    told = f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    where = "the training data" if request.label is None else "the training data with a wrong label"
+    told = f"not found in {where}: {missing} of {of} {what}; nothing of this request was done"
     if not alike:
         return told
     which = "it" if missing == 1 else f"{alike} of them"
