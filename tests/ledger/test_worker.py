@@ -26,8 +26,10 @@ from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.version_audits import Group, measure
 from purge.ledger.worker import init
+from purge.ledger.working import Watched
 from purge.runs.folder import facts_of, read_data, read_model
 from purge.runs.make import fresh_model
+from tests.cli.commands import command, good
 from tests.ledger import people
 from tests.ledger.conftest import DATA, LAX
 from tests.ledger.killing import killed_at
@@ -579,3 +581,55 @@ def test_another_model_in_the_folder_of_the_current_version_is_refused(ledger: L
     with pytest.raises(FileError, match="version-0002, which it does not know"):
         run(ledger)
     assert ledger.head() == before
+
+
+# -- stopped -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retrain", [False, True])
+def test_a_worker_that_is_asked_to_stop_ends_at_the_next_step(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retrain: bool
+):
+    monkeypatch.setattr("purge.ledger.working.PAUSE", 0.0)
+    number, steps = ask(ledger, 1), list[tuple[int, int]]()
+    with pytest.raises(LedgerError, match="nothing to stop"):
+        ledger.stop()
+    assert ledger.worker() is None
+    real = Watched.on_step
+
+    def asked_at_3(watched: Watched, step: int, of: int) -> None:
+        real(watched, step, of)
+        steps.append((step, of))
+        if step == 3:
+            with Ledger(ledger.name) as other:
+                (listed,) = json.loads(command("request", "list", "--json", "--ledger", ledger.name).out)
+                far = listed["progress"]
+                assert (far["batch"], far["step"], far["steps"], far["stopping"]) == (1, 3, of, False)
+                assert far["seconds_left"] >= 0
+                assert f"step 3 of {of}" in good(command("request", "list", "--ledger", ledger.name)).out
+                assert command("request", "stop", "--ledger", ledger.name).code == 0
+                assert other.worker().stopping
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watched, "on_step", asked_at_3)
+        outcome = run(ledger, retrain=retrain)
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert (outcome.state, outcome.code, outcome.requests) == ("stopped", 1, (number,))
+    assert (ledger.request(number).state, ledger.request(number).why) == (
+        "open",
+        "stopped, as somebody asked",
+    )
+    assert [len(ledger.versions()), ledger.audits(), ledger.batches()[-1].state] == [1, [], "failed"]
+    assert not list((tmp_path / "versions").iterdir())
+    assert ledger.worker() is None
+    ledger.hold(number, "a claim")
+    ledger.release(number)
+    assert run(ledger).state == "done"
+    assert ledger.verify().ok
+
+
+def test_a_worker_that_was_killed_is_not_told_to_be_at_work(ledger: Ledger):
+    ask(ledger, 1)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    assert ledger.worker() is None
+    assert "At work" not in good(command("request", "list", "--ledger", ledger.name)).out

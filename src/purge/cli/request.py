@@ -141,13 +141,14 @@ def list_(
     json_: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """List deletion requests, with the days that are left."""
-    from purge.ledger.words import about, days_left, shown
+    """List deletion requests, with the days that are left, and how far a worker is."""
+    from purge.ledger.words import about, at_work, days_left, shown
     from purge.report import listing
 
     with open_ledger(ledger) as book:
         requests, today = book.requests(state=state, due_by=due_by), date.today()
-        records = [shown(one, today) for one in requests]
+        worker = book.worker()
+        records = [shown(one, today, worker) for one in requests]
         rows = [
             [
                 str(one.number), str(one.received), str(one.due), days_left(record), one.state, about(record),
@@ -160,6 +161,22 @@ def list_(
         show(records, listing(head, rows) if requests else "No such requests.", json_)
         if not json_ and late:
             say(f"{late} overdue.")
+        if not json_ and worker is not None:
+            say(at_work(worker))
+
+
+@app.command("stop")
+def stop(
+    wait: Annotated[float, Option(help="Seconds to wait until it has ended.", min=0)] = 0,
+    ledger: LedgerAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Ask the worker to end at its next step: nothing is certified, and its requests are open again."""
+    with open_ledger(ledger) as book:
+        worker = book.stop(wait)
+        ends = "has ended" if wait else "ends at its next step"
+        show(worker.to_dict(), f"The worker, {worker.who}, {ends}; its requests are open again then.", json_)
 
 
 @app.command("show")

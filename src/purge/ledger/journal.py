@@ -19,10 +19,10 @@ from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, file_errors
 from purge.ledger import chain, sql
 from purge.ledger.chain import Kind
-from purge.ledger.database import WAIT, Database
+from purge.ledger.database import WAIT, Database, Note
 from purge.ledger.intake import text
 from purge.ledger.keys import IdKey, Signer, public_key
-from purge.ledger.records import ChainHead, Entry, Verification
+from purge.ledger.records import ChainHead, Entry, Verification, Working
 
 KEY = "PURGE_LEDGER_KEY"  # names the file of the key
 Where = str | os.PathLike[str]
@@ -251,6 +251,32 @@ class Journal:
         """
         return self._db.working(wait)
 
+    def worker(self) -> Working | None:
+        """Who carries requests out at this moment, and how far that is; None: nobody does."""
+        notes = self._db.notes()
+        if Note.WORKER not in notes or not self._db.busy():
+            return None
+        far = json.loads(notes[Note.PROGRESS][0]) if Note.PROGRESS in notes else {}
+        return Working(*notes[Note.WORKER], Note.STOP in notes, **far)
+
+    def stop(self, wait: float | None = None) -> Working:
+        """Ask the worker to end at its next step: its batch is given up, and its requests are open again.
+
+        Args:
+            wait: seconds to wait until it has ended; then a BusyError says that it has not.
+
+        Returns:
+            The worker.
+        """
+        worker = self.worker()
+        if worker is None:
+            raise LedgerError(f"a worker of {self.name}", "none", "there is nothing to stop")
+        self._db.note(Note.STOP, worker.who)
+        if wait:
+            with self.working(wait):
+                pass
+        return worker
+
     def verify(
         self, *, public: Where | None = None, head: ChainHead | str | None = None,
         witness: Where | None = None,
@@ -329,6 +355,12 @@ def record(journal: Journal, kind: str, payload: Mapping[str, Any]) -> Entry:
     with journal._writing() as connection:
         head = journal._append(connection, [(kind, dict(payload))])
     return journal.entries(start=head.entries)[0]
+
+
+def progress(journal: Journal, far: Mapping[str, Any]) -> bool:
+    """Write down how far the worker is, for others to see; has somebody asked it to stop?"""
+    journal._db.note(Note.PROGRESS, chain.canonical(far))
+    return Note.STOP in journal._db.notes()
 
 
 def verify_export(

@@ -146,6 +146,20 @@ class RunRecord(Record):
 
 
 @dataclass(frozen=True)
+class Working(Record):
+    """The worker that carries requests out at this moment."""
+
+    who: str
+    since: str  # in UTC
+    stopping: bool = False  # has somebody asked it to stop?
+    doing: str = ""  # unlearning, training or auditing; empty: it is just beginning
+    batch: int | None = None
+    step: int = 0  # of this part of the work
+    steps: int = 0  # how many there will be; 0: they are not counted
+    seconds_left: float | None = None  # of this part, if the rest goes on as fast
+
+
+@dataclass(frozen=True)
 class Verification(Record):
     """What verifying a ledger found."""
 

@@ -23,6 +23,7 @@ from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
 from purge.ledger.version_audits import Group, audit_rows, kind_of, measure, returned
+from purge.ledger.working import Watched
 from purge.methods import resolve_method
 from purge.models import copied, logits, training_data
 from purge.report import broken_words
@@ -190,27 +191,31 @@ class NextVersion:
         labels = [] if self.data.corrected is None else [(i, int(self.data.corrected[i])) for i in at]
         return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks, labels])
 
-    def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
+    def made(self, stage: Path, order: Order, watched: Watched) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
         again = self.plan.policy.action == "retrain"
         over = self.used_up()
         if not self.plan.retrain and not (again and over):
             folder = stage / UNLEARNED
             if not whole(folder):  # a worker that was killed may have finished it
-                self._unlearn(folder, order)
+                watched.begins("unlearning")
+                self._unlearn(folder, order, watched)
             order.check(folder, self.ledger.lineage())
+            watched.begins("auditing")
             about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
         instead = {"instead": over}  # why it is trained anew
         folder = stage / RETRAINED
         if not whole(folder):
-            self._train(folder, order)
+            watched.begins("training")
+            self._train(folder, order, watched)
         order.check(folder, self.ledger.lineage())
+        watched.begins("auditing")
         about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, about | instead, [*reasons, *over]
 
-    def _unlearn(self, folder: Path, order: Order) -> None:
+    def _unlearn(self, folder: Path, order: Order, watched: Watched) -> None:
         """Unlearn the batch from the version before, without teaching anything that went before."""
         plan, data, source = self.plan, self.data, Path(self.parent.folder)
         facts = facts_of(source)
@@ -226,7 +231,7 @@ class NextVersion:
             model, name, forget, retain, facts=facts, method=plan.method,
             settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
             seed=self._seed(order), device=plan.device, progress=plan.progress, checkpoint=source,
-            request=DeletionRequest(id=f"batch {order.batch}", received=str(received)),
+            request=DeletionRequest(id=f"batch {order.batch}", received=str(received)), callbacks=[watched],
         )  # fmt: skip
         first = first_of(source, facts, result.info["original_digest"])
         about = facts_for(name, data.choice, data.train, {}, original=source, deployed=first)
@@ -262,7 +267,7 @@ class NextVersion:
             losses.append(max(F.cross_entropy(z, data.labels[rows].to(z.device)).item(), stop.retain_floor))
         return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
 
-    def _train(self, folder: Path, order: Order) -> None:
+    def _train(self, folder: Path, order: Order, watched: Watched) -> None:
         """Train like the last training did, without anything that was asked to be forgotten."""
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
@@ -274,7 +279,7 @@ class NextVersion:
             folder, choose_model(facts, None, plan.trust), data.choice, stays, {},
             seed=self._seed(order), recipe=recipe, test=data.test, pretrained=facts.pretrained,
             shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
-            progress=plan.progress, resume=begun, more=self._marked(order),
+            progress=plan.progress, resume=begun, more=self._marked(order), callbacks=[watched],
         )  # fmt: skip
 
     # -- audits --------------------------------------------------------------------------------

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from purge.ledger.records import Recovery, Request, Verification, Version
+from purge.ledger.records import Recovery, Request, Verification, Version, Working
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -75,10 +75,25 @@ POLICY = {
 HIDDEN = ("subjects", "requests", "without_rows", "rows", "unknown", "lacking")
 
 
-def shown(request: Request, today: date) -> dict[str, Any]:
-    """A request with the days that are left."""
+def shown(request: Request, today: date, worker: Working | None = None) -> dict[str, Any]:
+    """A request with the days that are left, and how far its ``worker`` is, if that is known."""
     left = request.days_left(today) if request.waits() else None
-    return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+    about = {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+    if worker is not None and request.state == "running" and worker.batch in (None, request.batch):
+        about["progress"] = worker.to_dict()
+    return about
+
+
+def at_work(worker: Working) -> str:
+    """Who carries requests out, how far that is, and how long it may take."""
+    line = f"At work since {worker.since}: {worker.who}"
+    if worker.batch is not None:
+        line += f", batch {worker.batch}, {worker.doing}"
+    if worker.steps:
+        line += f", step {worker.step} of {worker.steps}"
+    if worker.seconds_left is not None:
+        line += f", about {timedelta(seconds=round(worker.seconds_left))} left before its audit"
+    return f"{line}{'; it was asked to stop' * worker.stopping}."
 
 
 def about(request: Mapping[str, Any]) -> str:
@@ -110,6 +125,7 @@ def not_found(request: Request, missing: int, alike: int = 0) -> str:
     return f"{told}; {which} would be found but for upper case, spaces or the Unicode form of a character"
 
 
+STOPPED = "stopped, as somebody asked"
 AFFECTED = "the version that it was done in is lost, or was made by another copy of the ledger"
 
 
@@ -172,6 +188,7 @@ def came_of(facts: Mapping[str, Any]) -> str:
         "nothing": "Nothing is due.",
         "due": f"A retraining is due; {some} left open. To train anew: purge request run --retrain",
         "missed": f"Batch {batch} was not accepted; {some} left open, the version before stays.",
+        "stopped": f"Batch {batch} was stopped; {some} left open, the version before stays.",
         "not-found": "",
         "done": nothing,
     }[state]

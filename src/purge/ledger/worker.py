@@ -48,6 +48,7 @@ from purge.ledger.policy import Policy, Spent
 from purge.ledger.records import DeletionBatch, Version
 from purge.ledger.version import STAGES, NextVersion, trained_last, whole
 from purge.ledger.version_audits import METRICS
+from purge.ledger.working import Stopped, Watched
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -262,11 +263,17 @@ def _carried_out(ledger: Ledger, batch: DeletionBatch, new: NextVersion, folder:
     try:
         with file_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        made, about, reasons = new.made(stage, order)
+        watched = Watched(ledger, batch.number)
+        made, about, reasons = new.made(stage, order, watched)
+        watched.begins("finishing")  # the last moment at which it can be stopped
         if not reasons:
             write_json(made / ABOUT, about)
             with file_errors(target):
                 os.rename(made, target)
+    except Stopped:
+        fail_batch(ledger, batch.number, words.STOPPED)
+        shutil.rmtree(stage, ignore_errors=True)
+        return Outcome("stopped", batch.requests, batch.number, reasons=(f"{words.STOPPED}.",))
     except Exception as error:
         # What our own errors say names no id; others may quote anything.
         why = str(error) if isinstance(error, PurgeError) else f"something broke: {type(error).__name__}"

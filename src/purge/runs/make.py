@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from purge.api import unlearn
+from purge.callbacks import Callback
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed
 from purge.data.augmented import Augmentation
@@ -73,7 +74,7 @@ def train_run(
     parts: Callable[[int], Path] | None = None, log_updates: Path | None = None,
     log_only: Samples | None = None, device: str | None = None, progress: bool = True, title: str = "",
     resume: bool = False, force: bool = False, left_out: LeftOut | None = None,
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
@@ -94,7 +95,7 @@ def train_run(
     return train(
         fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
         progress=progress, title=title or name, out=out, resume=resume, force=force, record=facts,
-        log_updates=log_updates, log_only=log_only, **recipe,
+        log_updates=log_updates, log_only=log_only, callbacks=callbacks, **recipe,
     )  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def unlearn_run(
     settings: Mapping[str, Any], test: Samples | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
     request: DeletionRequest | None = None, check: bool = True, checkpoint: Path | None = None,
-    augment: str | Augmentation | None = None,
+    augment: str | Augmentation | None = None, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
@@ -138,7 +139,7 @@ def unlearn_run(
         settings = {"log": facts.log_updates, **settings}
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
-        fresh=fresh, precision=precision, graph=graph, request=request, check=check,
+        fresh=fresh, precision=precision, graph=graph, request=request, check=check, callbacks=callbacks,
         **settings,
     )  # fmt: skip
 
