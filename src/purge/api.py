@@ -227,7 +227,9 @@ def _context(
         ranks.refuse(name)
     precision = choose_precision(precision, at, full=method.full_precision)
     graph = choose_graph(graph, at, default=method.graph) and ranks.world == 1
-    return Context(at, seed, precision, graph, progress, listeners.during(seed, at), ranks)
+    return Context(
+        at, seed, precision, graph, progress, listeners.during(seed, at), listeners.each(seed, at), ranks
+    )
 
 
 def _check_record(request: Any, out: Any) -> None:

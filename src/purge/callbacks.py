@@ -2,8 +2,8 @@
 
 The documentation has recipes for TensorBoard, Weights & Biases and MLflow under "Experiments".
 
-Values are told at checks, and after the epochs of a training. The steps in between are told at the end, in
-``result.history``: to read each of them from a GPU would make it wait.
+Values are told at checks, and after the epochs of a training. Of the steps in between only their numbers are
+told; their values are told at the end, in ``result.history``: to read each from a GPU would make it wait.
 
 An exception in a callback ends the run and reaches the caller as it is, with a note that names the callback;
 this is also how a callback stops a run. Once there is a result, an exception becomes a warning in the log,
@@ -58,6 +58,14 @@ class Callback:
             values: ``check_forget_accuracy`` and ``check_retain_loss``, or ``loss``.
         """
 
+    def on_step(self, step: int, steps: int) -> None:
+        """After each step of an unlearning or a training, before its values are known.
+
+        Args:
+            step: how many were taken.
+            steps: how many there will be, unless it ends early.
+        """
+
     def on_end(self, result: Result) -> None:
         """When the result is there, and written if it was to be.
 
@@ -94,7 +102,7 @@ class Listeners:
                 getattr(one, event, lambda *_: None)(*about)
             except Exception as error:
                 name = f"{type(one).__name__}.{event}"
-                if event in ("on_start", "on_check"):
+                if event in ("on_start", "on_check", "on_step"):
                     error.add_note(f"Raised by {name}, a callback of this run, which ends here.")
                     raise
                 logger.warning("The callback %s raised %s: %s", name, type(error).__name__, error)
@@ -110,3 +118,14 @@ class Listeners:
                 self.tell("on_check", step, values)
 
         return tell if self._all else None
+
+    def each(self, seed: int, device: torch.device) -> Callable[[int, int], None] | None:
+        """How a run tells of its steps; None if nobody listens to them."""
+        if all(getattr(type(one), "on_step", Callback.on_step) is Callback.on_step for one in self._all):
+            return None
+
+        def tell(step: int, steps: int) -> None:
+            with seeded(seed, device):
+                self.tell("on_step", step, steps)
+
+        return tell

@@ -132,7 +132,14 @@ def train(
     only = parts.get("log_only")
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
     state = None if folder is None else _state_in(folder)
-    context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
+    context = Context(
+        at,
+        seed,
+        progress=progress,
+        tell=listeners.during(seed, at),
+        each=listeners.each(seed, at),
+        ranks=ranks,
+    )
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     about = {"kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at)}
     listeners.tell("on_start", {**about, "samples": len(samples)})

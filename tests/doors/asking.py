@@ -60,6 +60,7 @@ class Company:
         self.book, self.base, self.versions = book, base, book.parent / "versions"
         book.parent.mkdir(parents=True, exist_ok=True)
         (book.parent / "policy.yaml").write_text(POLICY)
+        book.with_name(f"{book.name}.key").write_text("ab" * 32)  # seeds come from it: every run is the same
         if begin:
             assert self.request("init", base).code == 0
 

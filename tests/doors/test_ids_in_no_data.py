@@ -82,6 +82,51 @@ def test_nothing_of_a_request_is_done_if_one_of_its_ids_is_missing(company: Comp
     assert company.state(right) == "done"
 
 
+def test_each_id_of_a_request_ends_as_found_or_not(company: Company) -> None:
+    """How many rows went for whom, and who was in no data, is there as fields, also after it was accepted."""
+    number, other = company.ask("c-17", "C-40 ", NOBODY), company.ask("c-41")
+    done = company.run()
+    assert (done.code, done.json["not_found"]) == (1, [number])
+    assert "2 of 3 ids" in done.err
+    assert "1 of them would be found but for upper case" in done.err
+    assert "40" not in done.err
+    assert "purge request accept" in done.err
+    assert company.one(number)["found"]["alike"] == 1
+    accept = ("accept", number, "--by", "A. Smith", "--why", "moved away in 2019")
+    assert company.request(*accept).code == 2
+    told = company.request(*accept, "--unknown")
+    assert told.code == 0, told.err
+    assert company.one(number)["why"] == "accepted by A. Smith: moved away in 2019"
+    assert company.run().code == 0
+    with purge.Ledger(company.book) as ledger:
+        here, *others = ledger.hashes(["c-17", "C-40", NOBODY, "c-41"])
+        found = ledger.found(number)
+        assert found is not None
+        run = json.loads((company.versions / "version-0003" / "run.json").read_text())
+        assert found.rows == {here: run["forget_samples"]}
+        assert (set(found.unknown), found.by) == ({*others[:2]}, "A. Smith")
+        assert "accept-unknown" in {one.kind for one in ledger.history(number)}
+    shown = company.request("show", number)
+    assert "in no data" in shown.out
+    assert others[2] not in json.dumps(company.one(number)), "nobody else is in the history of a request"
+    assert [company.state(n) for n in (number, other)] == ["done", "done"]
+    company.head()
+
+
+def test_what_was_accepted_is_not_accepted_for_others(tmp_path: Path) -> None:
+    """An id that leaves the data later was not meant."""
+    company = Company(trained(tmp_path), tmp_path / "kept" / "requests.db")
+    number, table = company.ask("c-17", NOBODY), tmp_path / "wines.csv"
+    assert company.run().code == 1
+    accept = ("accept", number, "--unknown", "--by", "A. Smith", "--why", "no customer")
+    assert company.request(*accept).code == 0
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if not line.rstrip().endswith(",c-17")))
+    assert company.request("deliver", "--data", table).code == 0
+    assert company.run().json["not_found"] == [number]
+    stays_open(company, number, "1 of 2 ids")
+
+
 def test_a_run_again_writes_nothing_again(company: Company) -> None:
     number = company.ask(NOBODY)
     assert company.run().code == 1

@@ -52,6 +52,7 @@ def base(trained: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(base: Path, tmp_path: Path) -> Ledger:
     """A ledger with its first version."""
+    (tmp_path / "requests.db.key").write_text("ab" * 32)  # seeds come from it: every run is the same
     made = Ledger(tmp_path / "requests.db")
     init(made, base)
     return made

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from purge.core.errors import FileError, LedgerError, PurgeError
 from purge.ledger.batches import add_audit, add_version, finish_batch, start_batch
 from purge.ledger.chain import TABLES, Kind, Link, write_witness
+from purge.ledger.journal import record
 from purge.ledger.ledger import Ledger, verify_export
 from purge.ledger.sql import TRIGGERS
 
@@ -35,8 +36,8 @@ def filled(place, **options):
         start_batch(ledger, [1], {"method": "purge"})
         with ledger.together():
             add_version(ledger, "/models/1", "d1", "d0", batch=1)
-            ledger.record(
-                Kind.RUN, {"run": 1, "folder": "/models/1", "about": {}}
+            record(
+                ledger, Kind.RUN, {"run": 1, "folder": "/models/1", "about": {}}
             )  # as older ledgers have it
             add_audit(ledger, "d1", requests=[1], passed=True, found={"mia": 0.5}, batch=1)
             finish_batch(ledger, 1, version="d1")

@@ -113,6 +113,14 @@ def test_the_server_refuses_to_change_an_entry_and_what_was_changed_is_named(led
     sql(url, "UPDATE purge_requests SET due = '2027-01-01' WHERE number = 1")
     assert "requests" in ledger.verify().why
     sql(url, "UPDATE purge_requests SET due = '2026-02-28' WHERE number = 1")
+    for kind, table, rest in (
+        ("rule", "purge_entries", "AS ON INSERT TO purge_entries DO INSTEAD NOTHING"),
+        ("policy", "purge_requests", "ON purge_requests USING (number > 1)"),
+    ):
+        sql(url, f"CREATE {kind} quiet {rest}")
+        assert f"the {kind} quiet is not of the ledger" in ledger.verify().why
+        sql(url, f"DROP {kind} quiet ON {table}")
+    assert ledger.verify().ok
     body = "$$ BEGIN RETURN COALESCE(NEW, OLD); END $$"
     sql(url, f"CREATE OR REPLACE FUNCTION purge_refuse() RETURNS trigger LANGUAGE plpgsql AS {body}")
     assert "trigger" in ledger.verify().why

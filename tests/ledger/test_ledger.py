@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 import time
+import unicodedata
 from contextlib import closing, suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -17,9 +18,17 @@ from hypothesis import strategies as st
 
 import purge
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
-from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, start_batch
-from purge.ledger.intake import day, month_after, period
+from purge.ledger.batches import (
+    add_audit,
+    add_version,
+    fail_batch,
+    finish_batch,
+    not_found,
+    start_batch,
+)
+from purge.ledger.intake import day, folded, month_after, period
 from purge.ledger.ledger import Ledger
+from purge.ledger.records import Found
 
 CAME = "2026-01-31"
 
@@ -329,3 +338,40 @@ def test_another_file_is_not_taken_over(tmp_path, content):
         Ledger(place)
     assert place.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["other.db"]
+
+
+# -- ids that were not found ------------------------------------------------------------------
+
+
+def test_who_accepts_what_was_not_found_is_kept(ledger):
+    ledger.add(ids=["ada", "bob"], received=CAME)
+    ada, bob = ledger.hashes(["ada", "bob"])
+    assert ledger.found(1) is None
+    with pytest.raises(LedgerError, match="missed nothing"):
+        ledger.accept(1, by="A. Smith", why="no customer")
+    not_found(ledger, 1, [bob], 0)
+    end = ledger.head()
+    not_found(ledger, 1, [bob], 0)
+    assert ledger.head() == end
+    assert ledger.found(1) == Found({}, (bob,))
+    for bad in ({"by": "", "why": "x"}, {"by": "x", "why": " "}):
+        with pytest.raises(DataError):
+            ledger.accept(1, **bad)
+    assert ledger.head() == end
+    accepted = ledger.accept(1, by="A. Smith", why="no customer")
+    assert (accepted.state, accepted.why) == ("open", "accepted by A. Smith: no customer")
+    assert ledger.found(1) == Found({}, (bob,), 0, "A. Smith", "no customer")
+    start_batch(ledger, [1])
+    finish_batch(ledger, 1, rows={"1": {ada: 3, bob: None}})
+    assert ledger.found(1) == Found({ada: 3}, (bob,), 0, "A. Smith", "no customer")
+    with pytest.raises(LedgerError, match="which is done"):
+        ledger.accept(1, by="A. Smith", why="again")
+    assert ledger.verify().ok
+
+
+@given(st.text(min_size=1).filter(str.strip))
+def test_ways_to_write_an_id_are_alike(one):
+    for other in (one.upper(), f" {one}", unicodedata.normalize("NFD", one)):
+        if folded(one.upper()) == folded(one.lower()):  # of few characters, case cannot be told
+            assert folded(other) == folded(one)
+    assert folded(folded(one)) == folded(one)

@@ -35,7 +35,7 @@ def request(*argv: Any) -> Done:
 
 def test_a_request_from_the_shell(here: Path) -> None:
     done = good(request("add", "--ids", "ids.txt", "--received", "2026-01-31", "--note", "by letter"))
-    assert done.out == "Request 1 is due on 2026-02-28.\n"
+    assert done.out == "Request 1 is due on 2026-02-28. Listed more than once: 1 id.\n"
     assert names(here) == ["ids.txt", "requests.db", "requests.db.key"]
     with Ledger("requests.db") as ledger:
         assert ledger.request(1).subjects == 2
@@ -59,6 +59,71 @@ def test_a_request_from_the_shell(here: Path) -> None:
     history = good(request("show", 2, "--json")).json["history"]
     assert [one["kind"] for one in history] == ["request", "hold", "release"]
     assert good(request("withdraw", 2, "--reason", "a mistake")).out == "Request 2 is withdrawn.\n"
+
+
+PEOPLE = """customer;name;came;ground
+c-1;"Lovelace; Ada";2026-03-01;consent withdrawn
+c-2;Bob;2026-01-31;Art. 17(1)(b)
+
+c-1;Ada;2026-02-01;objected
+"""
+
+
+def test_a_table_of_people(here: Path) -> None:
+    (here / "people.csv").write_text(f"\ufeff{PEOPLE}")
+    table = ("add", "--ids", "people.csv", "--id-column", "customer")
+    done = good(request(*table, "--received-column", "came", "--basis-column", "ground"))
+    assert (
+        done.out
+        == "Requests 1 to 2 are added, the first is due on 2026-02-28. Listed more than once: 1 id.\n"
+    )
+    with Ledger("requests.db") as ledger:
+        kept = [(r.subjects, str(r.received), r.basis) for r in ledger.requests()]
+        assert kept == [(1, "2026-01-31", "Art. 17(1)(b)"), (1, "2026-02-01", "objected")]
+        assert [ledger.match(n, ["c-1", "c-2"]) for n in (1, 2)] == [[False, True], [True, False]]
+    together = good(request(*table, "--received", "2026-03-01", "--json")).json
+    assert (together["number"], together["subjects"], together["doubles"]) == (3, 2, 1)
+    several = good(request(*table, "--received-column", "came", "--json")).json
+    assert [(one["number"], one["basis"]) for one in several["requests"]] == [
+        (4, "erasure request"), (5, "erasure request")
+    ]  # fmt: skip
+    (here / "one.csv").write_text("customer\nc-9\n")
+    one = ("add", "--ids", "one.csv", "--id-column", "customer", "--received", "2026-03-01")
+    assert good(request(*one)).out == "Request 6 is due on 2026-04-01.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (PEOPLE, "--received 2026-01-31", "--id-column NAME"),
+        ("c-1,c-2\n", "--received 2026-01-31", "1 with a comma"),
+        *((f"{head}\nc-1\n", "--received 2026-01-31", "heads a column")
+          for head in ("id", "customer_id", "E-Mail", "userId")),
+        (PEOPLE, "--id-column client --received 2026-01-31", "one column 'client'"),
+        ("c-1;x\nc-2;y\n", "--id-column customer --received 2026-01-31", "got 0"),
+        (PEOPLE, "--id-column customer --received-column name", "in column 'name' of row 2"),
+        (PEOPLE, "--id-column customer", "the day on which it was received"),
+        (PEOPLE, "--id-column customer --received-column came --received 2026-01-31", "none or two of them"),
+        (PEOPLE, "--received-column came", "no --id-column"),
+        (f"{PEOPLE};Eve;2026-01-01;x\n", "--id-column customer --received-column came", "of row 6"),
+        (PEOPLE, "--id-column customer --received-column came --class cat", "got both"),
+        (f'{PEOPLE}"c-3', "--id-column customer --received 2026-01-31", "quotation marks"),
+        ("customer\n", "--id-column customer --received 2026-01-31", "people in"),
+    ],
+)  # fmt: skip
+def test_a_list_of_people_that_is_none(here: Path, content: str, options: str, words: str) -> None:
+    (here / "ids.txt").write_text(content)
+    told = refusal(request("add", "--ids", "ids.txt", *options.split()))
+    assert words in told
+    assert not any(secret in told for secret in ("c-1", "c-2", "Ada", "Bob", "Eve"))
+    assert names(here) == ["ids.txt"]
+
+
+def test_a_list_that_looks_odd_is_taken() -> None:
+    """One line may be anything, and an id may end like a word that heads columns."""
+    for content in ("customer\n", "DAVID\nbob\n", "c-1\nid\n", "id-7\nid-8\n"):
+        Path("ids.txt").write_text(content)
+        good(request("add", "--ids", "ids.txt", "--received", "2026-01-31"))
 
 
 def test_no_id_is_printed_or_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 import torch
 
 from purge.core.errors import BusyError, DataError, FileError, LedgerError, MetricError, PurgeError
+from purge.data.samples import Samples
 from purge.data.sources import DataSource
+from purge.ledger import version as making
 from purge.ledger import worker
 from purge.ledger.data import OwnedData, deliver
 from purge.ledger.ledger import Ledger
@@ -23,8 +26,10 @@ from purge.ledger.policy import Policy, Spent
 from purge.ledger.version import NextVersion
 from purge.ledger.version_audits import Group, measure
 from purge.ledger.worker import init
+from purge.ledger.working import Watched
 from purge.runs.folder import facts_of, read_data, read_model
 from purge.runs.make import fresh_model
+from tests.cli.commands import command, good
 from tests.ledger import people
 from tests.ledger.conftest import DATA, LAX
 from tests.ledger.killing import killed_at
@@ -45,8 +50,24 @@ def ask(ledger: Ledger, *persons: int, days_ago: int = 0) -> int:
     return ledger.add(ids=[person(i) for i in persons], received=came).number
 
 
-def rows(folder: str | Path) -> set[int]:
-    return set(facts_of(Path(folder))["request"].get("forget_ids", []))
+class Handed:
+    """Which rows of the data each unlearning and each training was handed, seen from outside."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.forget, self.taught = set[int](), set[int]()
+        for name in ("unlearn_run", "train_run"):
+            patch.setattr(making, name, partial(self._seen, getattr(making, name)))
+
+    def _seen(self, real: Any, *args: Any, **more: Any) -> Any:
+        *before, taught = (one for one in args if isinstance(one, Samples))
+        self.forget = set(before[0].ids.tolist()) if before else set()
+        self.taught = set(taught.ids.tolist())
+        return real(*args, **more)
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> Handed:
+    return Handed(monkeypatch)
 
 
 # -- what a run takes --------------------------------------------------------------------------
@@ -69,9 +90,10 @@ def test_a_run_takes_what_is_due(ledger: Ledger):
 # -- denominators ------------------------------------------------------------------------------
 
 
-def test_each_version_stands_on_the_data_without_all_that_was_forgotten(ledger: Ledger):
+def test_each_version_stands_on_the_data_without_all_that_was_forgotten(ledger: Ledger, handed: Handed):
     ask(ledger, 1, 2)
-    first = run(ledger)
+    run(ledger)
+    forgotten = handed.forget
     ledger.add(classes=["3"], received=TODAY)
     second = run(ledger)
     ask(ledger, 5)
@@ -79,11 +101,11 @@ def test_each_version_stands_on_the_data_without_all_that_was_forgotten(ledger: 
     data, _ = people.data()
     threes = set((data.labels == 3).nonzero()[:, 0].tolist())
     of = {i: set(range(3 * i, 3 * i + 3)) for i in (1, 2, 5)}
-    assert rows(str(first.folder)) == of[1] | of[2]
+    assert forgotten == of[1] | of[2]
     facts = facts_of(Path(str(third.folder)))
-    assert facts["gone"] == {"forget_classes": [3], "forget_ids": sorted((of[1] | of[2]) - threes)}
     gone = of[1] | of[2] | of[5] | threes
     assert third.found["n"]["forgotten"] == len(gone)
+    assert (handed.forget, handed.taught) == (of[5] - threes, {*range(people.ROWS)} - gone)
     assert facts["retain_samples"] == third.found["n"]["retained"] == people.ROWS - len(gone)
     _, test = people.data()
     stays = int((test.labels != 3).sum())
@@ -175,7 +197,7 @@ def test_a_policy_that_cannot_be(tmp_path: Path):
         Policy(max_share=2.0)
 
 
-def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger):
+def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger, handed: Handed):
     ask(ledger, 1)
     run(ledger)
     number, once = ask(ledger, 2), replace(LAX, max_requests=1)
@@ -186,7 +208,7 @@ def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger):
     outcome = run(ledger, policy=replace(once, action="retrain"))
     assert (outcome.state, outcome.kind, outcome.version) == ("done", "retrained", 3)
     facts = facts_of(Path(str(outcome.folder)))
-    assert set(facts["request"]["forget_ids"]) == {*range(3, 9)}  # all that was ever forgotten
+    assert handed.taught == {*range(people.ROWS)} - {*range(3, 9)}  # without all that was ever forgotten
     assert facts["samples"] == people.ROWS - 6
     assert facts["settings"]["epochs"] == 12  # like the base
     ask(ledger, 3)
@@ -219,6 +241,34 @@ def test_a_run_writes_a_witness_and_refuses_an_older_ledger(ledger: Ledger, tmp_
         assert "the chain ends after" in str(older.verify(witness=witness).why)
     shutil.copy(tmp_path / "newest.db", place)
     assert run(Ledger(place), witness=witness).state == "nothing"
+
+
+def test_each_run_writes_its_witness(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also one that had nothing to do, and one that broke."""
+    witness = tmp_path / "elsewhere.txt"
+
+    def last() -> str:
+        return witness.read_text().splitlines()[-1].split()[1]
+
+    assert run(ledger, witness=witness).state == "nothing"
+    assert last() == str(ledger.head())
+    ask(ledger, 1)
+    monkeypatch.setattr("purge.ledger.version.audit_rows", lambda *_, **__: {}["this breaks"])
+    with pytest.raises(KeyError):
+        run(ledger, witness=witness)
+    assert ledger.batches()[-1].state == "failed"
+    assert last() == str(ledger.head())
+    assert ledger.verify(witness=witness).ok
+
+
+def test_a_clock_that_was_ahead_makes_nobody_wait(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    ask(ledger, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("purge.ledger.chain.now", lambda: "2099-01-01T00:00:00.000Z")
+        run(ledger)
+    ask(ledger, 2)
+    assert run(ledger, every=7).state == "done"
+    assert run(ledger, every=7).state == "nothing"
 
 
 def test_a_chain_grows_old_without_a_request(ledger: Ledger):
@@ -312,7 +362,7 @@ def test_samples_that_may_not_be_kept_are_not_looked_at_later(base: Path, tmp_pa
 # -- data that grows ---------------------------------------------------------------------------
 
 
-def test_people_who_come_back_are_refused_or_left_out(ledger: Ledger):
+def test_people_who_come_back_are_refused_or_left_out(ledger: Ledger, handed: Handed):
     ask(ledger, 1)
     run(ledger)
     with pytest.raises(DataError, match="2 rows of 1 who did") as error:
@@ -324,7 +374,7 @@ def test_people_who_come_back_are_refused_or_left_out(ledger: Ledger):
     outcome = run(ledger)
     gone = {3, 4, 5, people.ROWS + 5, people.ROWS + 6}
     facts = facts_of(Path(str(outcome.folder)))
-    assert set(facts["gone"]["forget_ids"]) == gone
+    assert handed.taught == {*range(540)} - gone - {6, 7, 8}
     assert facts["retain_samples"] == 540 - len(gone) - 3
     assert facts["data"] == "tests.ledger.people:grown"
     deliver(ledger, "tests.ledger.people:cleaned", trust=True)  # nobody has more rows than before
@@ -350,7 +400,9 @@ def test_data_that_does_not_know_its_people_any_more_is_refused(
         run(ledger)
 
 
-def test_row_numbers_mean_the_same_rows(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_row_numbers_mean_the_same_rows(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handed: Handed
+):
     base = Path(shutil.copytree(trained, tmp_path / "base"))
     facts = json.loads((base / "run.json").read_text())
     data = "tests.ledger.people:anonymous"
@@ -359,14 +411,15 @@ def test_row_numbers_mean_the_same_rows(trained: Path, tmp_path: Path, monkeypat
     ledger = Ledger(tmp_path / "requests.db")
     init(ledger, base)
     ledger.add(ids=["3", "4"], received=TODAY)
-    assert rows(str(run(ledger).folder)) == {3, 4}
+    run(ledger)
+    assert handed.forget == {3, 4}
     with pytest.raises(DataError, match="other rows in their places"):
         deliver(ledger, "tests.ledger.people:anonymous_turned", trust=True)
     found = deliver(ledger, "tests.ledger.people:anonymous_grown", trust=True)
     assert (found.rows, found.before, found.people) == (540, 480, 0)
     ledger.add(ids=["500"], received=TODAY)
-    outcome = run(ledger)
-    assert rows(str(outcome.folder)) == {500}
+    run(ledger)
+    assert handed.forget == {500}
     ledger.add(ids=["501"], received=TODAY)
     monkeypatch.setattr(people, "anonymous_grown", people.anonymous_turned)
     with pytest.raises(DataError, match="purge request deliver"):
@@ -470,6 +523,7 @@ def test_a_killed_worker_leaves_nothing_half_done(ledger: Ledger, moment: str, t
     assert ledger.request(number).state == "done"
     assert ledger.verify().ok
     assert [p.name for p in (tmp_path / "versions").iterdir()] == ["version-0002"]
+    (tmp_path / "whole.db.key").write_bytes((tmp_path / "requests.db.key").read_bytes())  # the same seeds
     again = Ledger(tmp_path / "whole.db")
     init(again, tmp_path / "base", versions=tmp_path / "whole")
     ask(again, 1)
@@ -524,6 +578,58 @@ def test_another_model_in_the_folder_of_the_current_version_is_refused(ledger: L
     shutil.copytree(tmp_path / "base", folder)
     ask(ledger, 2)
     before = ledger.head()
-    with pytest.raises(FileError, match="weights that"):
+    with pytest.raises(FileError, match="version-0002, which it does not know"):
         run(ledger)
     assert ledger.head() == before
+
+
+# -- stopped -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retrain", [False, True])
+def test_a_worker_that_is_asked_to_stop_ends_at_the_next_step(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retrain: bool
+):
+    monkeypatch.setattr("purge.ledger.working.PAUSE", 0.0)
+    number, steps = ask(ledger, 1), list[tuple[int, int]]()
+    with pytest.raises(LedgerError, match="nothing to stop"):
+        ledger.stop()
+    assert ledger.worker() is None
+    real = Watched.on_step
+
+    def asked_at_3(watched: Watched, step: int, of: int) -> None:
+        real(watched, step, of)
+        steps.append((step, of))
+        if step == 3:
+            with Ledger(ledger.name) as other:
+                (listed,) = json.loads(command("request", "list", "--json", "--ledger", ledger.name).out)
+                far = listed["progress"]
+                assert (far["batch"], far["step"], far["steps"], far["stopping"]) == (1, 3, of, False)
+                assert far["seconds_left"] >= 0
+                assert f"step 3 of {of}" in good(command("request", "list", "--ledger", ledger.name)).out
+                assert command("request", "stop", "--ledger", ledger.name).code == 0
+                assert other.worker().stopping
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Watched, "on_step", asked_at_3)
+        outcome = run(ledger, retrain=retrain)
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert (outcome.state, outcome.code, outcome.requests) == ("stopped", 1, (number,))
+    assert (ledger.request(number).state, ledger.request(number).why) == (
+        "open",
+        "stopped, as somebody asked",
+    )
+    assert [len(ledger.versions()), ledger.audits(), ledger.batches()[-1].state] == [1, [], "failed"]
+    assert not list((tmp_path / "versions").iterdir())
+    assert ledger.worker() is None
+    ledger.hold(number, "a claim")
+    ledger.release(number)
+    assert run(ledger).state == "done"
+    assert ledger.verify().ok
+
+
+def test_a_worker_that_was_killed_is_not_told_to_be_at_work(ledger: Ledger):
+    ask(ledger, 1)
+    killed_at(MOMENTS["the model is unlearned"], lambda: run(Ledger(ledger.name)))
+    assert ledger.worker() is None
+    assert "At work" not in good(command("request", "list", "--ledger", ledger.name)).out

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from purge.ledger.batches import add_version
+from purge.ledger.journal import record
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.serve import desk as desk_module
@@ -319,7 +320,7 @@ def fake_version(made: Site, place: Path, name: str = "version-0001") -> None:
     folder = place / name
     folder.mkdir(parents=True)
     (folder / "audit.json").write_text(json.dumps(full_report()))
-    made.ledger.record("settings", {"versions": str(place), "keep_for_audit": True})
+    record(made.ledger, "settings", {"versions": str(place), "keep_for_audit": True})
     add_version(made.ledger, folder, "ab" * 32, None, kind="base")
 
 

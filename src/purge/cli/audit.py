@@ -45,6 +45,8 @@ def audit(
     seed: opt.Seed = 0,
     device: opt.Device = None,
     trust: opt.Trust = False,
+    ledger: opt.SuppressedBy = None,
+    key: opt.KeyAt = None,
     no_cache: opt.NoCache = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -69,6 +71,7 @@ def audit(
         run, options, model=model, original=original, retrained=retrained or [], metrics=metrics,
         shadows=shadows, fail_if=fail_if or [], forget_classes=forget_class or [], forget_ids=forget_ids,
         truth=truth, seed=seed, device=opt.pick_device(device), trust=trust, progress=not quiet,
+        left_out=opt.left_out(ledger, key),
     )  # fmt: skip
     report, shown, kept = audited.report, quote(str(run)), run.is_dir() and audited.panel
     content = report.to_dict()

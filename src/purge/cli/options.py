@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -17,6 +17,9 @@ from purge.cli.ending import running_in
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import Field
 from purge.data import OPTIONS, DataSource, option_name, option_type
+
+if TYPE_CHECKING:
+    from purge.runs import LeftOut
 
 
 def _no_cache(context: typer.Context, wanted: bool) -> bool:
@@ -118,6 +121,29 @@ def settings_from(pairs: list[str] | None) -> dict[str, Any]:
         if "=" not in pair:
             raise MethodError("--set key=value", repr(pair), "write --set lr=0.01, say")
     return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs or [])}
+
+
+SuppressedBy = Annotated[
+    str | None,
+    Option("--ledger", metavar="FILE|URL", help="Leave out rows of everybody who asked it to be forgotten."),
+]
+KeyAt = Annotated[
+    Path | None,
+    Option(
+        "--key", metavar="FILE", help="The key that hashes ids; default: $PURGE_LEDGER_KEY, then LEDGER.key."
+    ),
+]
+
+
+def left_out(ledger: str | None, key: Path | None) -> LeftOut | None:
+    """The rows of everybody who asked this ledger to be forgotten, to be taught no more."""
+    if ledger is None:
+        return None
+    from purge.ledger.data import left_out_by
+    from purge.ledger.ledger import Ledger
+
+    with Ledger(ledger, key, must_exist=True) as book:
+        return left_out_by(book)
 
 
 def pick_device(wanted: str | None) -> str | None:

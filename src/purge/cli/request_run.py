@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,17 +14,13 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
-from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, Wait, app, open_ledger, people_in
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
     from purge.ledger.plan import Outcome
 
 __all__ = ["app"]
-
-Wait = Annotated[
-    float, Option(help="Seconds to wait for another worker; by default it is said at once.", min=0)
-]
 
 
 @app.command("init")
@@ -169,7 +166,8 @@ def certificate(
     from purge.ledger.certificate import write_certificate
 
     with open_ledger(ledger, key) as book:
-        paths = write_certificate(book, number, out, ids=None if ids is None else ids_in(ids))
+        named = None if ids is None else [one["id"] for one in people_in(ids)]
+        paths = write_certificate(book, number, out, ids=named)
     show({"files": [str(path) for path in paths]}, f"Written to {paths[0]} and {paths[1]}.", json_)
 
 
@@ -192,8 +190,6 @@ def deliver(
     debug: opt.Debug = False,
 ) -> None:
     """Write down that the training data has grown; people who come back in it are refused."""
-    import dataclasses
-
     from purge.ledger.data import deliver
 
     with open_ledger(ledger, key, sign) as book:
@@ -205,6 +201,33 @@ def deliver(
     )
     text = f"The training data has {delivery.rows} rows now, {delivery.before} before.{left}"
     show(dataclasses.asdict(delivery), text, json_)
+
+
+@app.command("check")
+@opt.with_data
+def check(
+    data: Annotated[str, typer.Argument(help="A name, folder, file or module:function.")],
+    options: opt.Given,
+    trust: opt.Trust = False,
+    ledger: LedgerAt = None,
+    key: KeyAt = None,
+    json_: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Say how many rows of forgotten people a table holds, a restored one, say; exits 1 if there are any.
+
+    For example: purge request check customers.csv --label bought --id customer
+
+    It names nobody. Rows of people whose request is not done yet are counted apart.
+    """
+    from purge.ledger.data import count_rows
+
+    with open_ledger(ledger, key) as book:
+        counted = count_rows(book, data, options)
+    found = f"{counted.forgotten} of {counted.rows} rows are of people, or classes, that were forgotten"
+    show(dataclasses.asdict(counted), f"{found}; {counted.asked} of some whose request is open.", json_)
+    if counted.forgotten:
+        raise typer.Exit(Exit.MISSED)
 
 
 @app.command("watch")

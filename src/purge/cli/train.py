@@ -42,6 +42,8 @@ def train(
     ] = None,
     log_updates: Annotated[Path | None, opt.place("Folder for all updates, for amnesiac.")] = None,
     log_only_ids: Annotated[Path | None, Option(help="Log only steps with a sample of this file.")] = None,
+    ledger: opt.SuppressedBy = None,
+    key: opt.KeyAt = None,
     no_cache: opt.NoCache = False,
     resume: Annotated[bool, Option("--resume", help="Resume an interrupted training.")] = False,
     force: opt.Force = False,
@@ -65,6 +67,7 @@ def train(
         pretrained=pretrained, settings=opt.settings_from(set_), seed=seed, device=opt.pick_device(device),
         trust=trust, shards=shards, slices=slices, vote=vote, log_updates=log_updates,
         log_only_ids=log_only_ids, resume=resume, force=force, progress=not quiet,
+        left_out=opt.left_out(ledger, key),
     )  # fmt: skip
     if done.result is None:
         show(done.summary, f"The training in {out} is finished; nothing to do.", json_)

@@ -52,6 +52,8 @@ def unlearn(
         Path | None, opt.place("Write the weights here too, in the form that they came in: a file or folder.")
     ] = None,
     model_version: Annotated[str | None, Option(help="Of the model; for the record.")] = None,
+    ledger: opt.SuppressedBy = None,
+    key: opt.KeyAt = None,
     no_cache: opt.NoCache = False,
     force: opt.Force = False,
     json_: opt.Json = False,
@@ -76,6 +78,7 @@ def unlearn(
         method=method, settings=opt.settings_from(set_), augment=augment, seed=seed,
         device=opt.pick_device(device), trust=trust, precision=precision, graph=graph, record=record,
         export_to=export, force=force, progress=not quiet,
+        left_out=opt.left_out(ledger, key),
     )  # fmt: skip
     running.kept = lambda: f"The model is written to {out}."
     summary = unlearned.summary

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from purge.core.plugins import imported_on_use
 
 if TYPE_CHECKING:
+    from purge.data.accept import accepted
     from purge.data.cache import KINDS as CACHE_KINDS
     from purge.data.cache import Kind as CacheKind
     from purge.data.cache import cache_folder, no_cache
@@ -15,22 +16,26 @@ if TYPE_CHECKING:
     from purge.data.cache import user_folder as user_cache
     from purge.data.catalog import DATASETS
     from purge.data.identity import fingerprints
-    from purge.data.samples import Samples
+    from purge.data.ids import IdOf
+    from purge.data.items import Adapt, Form
+    from purge.data.samples import Samples, relabelled
     from purge.data.sources import OPTIONS, DataSource, choose_data, option_name, option_type
 
 __all__ = [
-    "CACHE_KINDS", "DATASETS", "OPTIONS", "CacheKind", "DataSource", "Samples", "cache_entries",
-    "cache_folder", "choose_data", "clear_cache", "fingerprints", "no_cache", "option_name", "option_type",
-    "user_cache",
+    "CACHE_KINDS", "DATASETS", "OPTIONS", "Adapt", "CacheKind", "DataSource", "Form", "IdOf", "Samples",
+    "accepted", "cache_entries", "cache_folder", "choose_data", "clear_cache", "fingerprints", "no_cache",
+    "option_name", "option_type", "relabelled", "user_cache",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(
     __name__,
     {
+        "Adapt": "data.items", "Form": "data.items", "IdOf": "data.ids", "accepted": "data.accept",
         "CACHE_KINDS": "data.cache:KINDS", "CacheKind": "data.cache:Kind", "DATASETS": "data.catalog",
         "DataSource": "data.sources", "OPTIONS": "data.sources", "Samples": "data.samples",
         "cache_entries": "data.cache:entries", "cache_folder": "data.cache", "choose_data": "data.sources",
         "clear_cache": "data.cache:clear", "fingerprints": "data.identity", "no_cache": "data.cache",
-        "option_name": "data.sources", "option_type": "data.sources", "user_cache": "data.cache:user_folder",
+        "option_name": "data.sources", "option_type": "data.sources", "relabelled": "data.samples",
+        "user_cache": "data.cache:user_folder",
     },
 )  # fmt: skip

@@ -118,6 +118,9 @@ def forgotten_by(*sources: Any) -> Forgotten:
                 fix = "pass the folder that result.save wrote"
                 raise FileError(f"the folder of a run at {path.parent}", "none", fix)
             content = read_json(path)
+            if isinstance(content, Mapping) and content.get("ledger") is not None:
+                got, fix = "one of a ledger, which tells nobody", "take ledger.without(data)"
+                raise DataError(f"a run that says what it has forgotten in {path.parent}", got, fix)
             if isinstance(content, Mapping) and KEY in content:
                 everything |= Forgotten.from_dict(content[KEY], str(path))
         elif isinstance(known, Forgotten):

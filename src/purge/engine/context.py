@@ -10,6 +10,7 @@ import torch
 from purge.engine.dist import ALONE, Ranks
 from purge.engine.precision import Precision
 
+Each = Callable[[int, int], None]  # is given the number of a step that was taken, and how many there will be
 Tell = Callable[[int, Mapping[str, float]], None]  # is given a step and what was measured there
 
 
@@ -18,6 +19,7 @@ class Context:
     """Device, precision, seed and the like; nothing of it is looked up elsewhere.
 
     ``graph``: record steps as a CUDA graph. ``tell``: hears what is measured while the run goes on.
+    ``each``: hears of every step, and may end the run by an exception.
     ``threads``: the numbers of CPU threads that parts of the work had, which whoever starts a part adds.
     """
 
@@ -27,5 +29,6 @@ class Context:
     graph: bool = False
     progress: bool = False
     tell: Tell | None = None
+    each: Each | None = None
     ranks: Ranks = ALONE
     threads: set[int] = field(default_factory=set)

@@ -171,6 +171,8 @@ class Run:
             while self.step < self.end:
                 self.step += 1
                 yield self.step - 1
+                if self.context.each is not None:
+                    self.context.each(self.step, self.end)
                 if self.step == self.end or self.step in ends or (every and self.step % every == 0):
                     self._check()
                 now = self._checks.get(self.step)
@@ -186,7 +188,9 @@ class Run:
         """A run for another method that does a part of the work; its checks look at the whole request."""
         tell, before = self.context.tell, self.step
         later = None if tell is None else lambda step, values: tell(before + step, values)
-        context = dataclasses.replace(self.context, seed=seed, tell=later)
+        each, end = self.context.each, self.end
+        after = None if each is None else lambda step, steps: each(before + step, max(end, before + steps))
+        context = dataclasses.replace(self.context, seed=seed, tell=later, each=after)
         return Run(
             self._model, self._split, context, stop=stop, title=title, fresh=self._fresh,
             augment=self._augment,

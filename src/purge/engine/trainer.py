@@ -153,6 +153,8 @@ def fit(
                     taken = take_step(x, y)
                 loss_sum = loss_sum + taken["loss"]  # type: ignore[operator]
                 network.average(step)
+                if context.each is not None:
+                    context.each(step + 1, recipe.epochs * per_epoch)
             losses.append(ranks.sum(loss_sum) / per_epoch)
             if kept is not None:
                 kept.write(losses, time.perf_counter() - started)

@@ -57,7 +57,7 @@ def certificate_of(ledger: Ledger, number: int, *, ids: Iterable[str] | None = N
         "done": words.done(request, made, missing),
         "versions": {
             "before": _version(versions.get(str(made.parent)) if made else None), "after": _version(made),
-            "now": _version([*versions.values()][-1] if versions else None),
+            "now": _version(ledger.current()),
         },
         "audits": _audits(ledger, number, versions) if done else [],
         "ledger": {

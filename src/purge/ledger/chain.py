@@ -146,6 +146,14 @@ def _audit(at: str, payload: Payload) -> Iterator[Change]:
     yield Change("audits", (payload["audit"],), row, new=True)
 
 
+def _recover(at: str, payload: Payload) -> Iterator[Change]:
+    for number in payload["requests"]:
+        values = {"state": "open", "done": None, "why": payload["reason"]}
+        yield Change("requests", (number,), values)
+    for number in payload["versions"]:
+        yield Change("versions", (number,), {"kind": "lost"})
+
+
 class Kind(StrEnum):
     """What an entry says, with its effect on the tables.
 
@@ -163,10 +171,12 @@ class Kind(StrEnum):
     RELEASE = "release", lambda at, p: _of(p, state="open", hold=None)
     WITHDRAW = "withdraw", lambda at, p: _of(p, state="withdrawn", hold=None, why=p.get("reason"))
     NOT_FOUND = "not-found", lambda at, p: _of(p, why=p["reason"])  # it stays open: its ids are in no data
+    ACCEPT = "accept-unknown", lambda at, p: _of(p, why=f"accepted by {p['by']}: {p['reason']}")
     BATCH = "batch", _batch
     BATCH_DONE = "batch-done", _batch_done
     BATCH_FAILED = "batch-failed", _batch_failed
     RUN = "run", _no_effect  # a run folder; ledgers before 0.3 may have some
+    RECOVER = "recovery", _recover  # what is not of this chain, or lost, does not count any more
     VERSION = "version", _version
     AUDIT = "audit", _audit
 

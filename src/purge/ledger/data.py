@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,19 @@ from torch import Tensor
 from purge.core.errors import DataError, FileError, LedgerError, PurgeError
 from purge.core.plugins import is_function, trusted
 from purge.core.schema import build
-from purge.data import DataSource, Samples, choose_data, fingerprints
+from purge.data import DataSource, Samples, choose_data, fingerprints, relabelled
 from purge.ledger.chain import Kind
-from purge.ledger.records import Request, Version
-from purge.runs import Request as Rows
-from purge.runs import RunFile, facts_of, gone_of, read_data, read_model, same_scale
+from purge.ledger.intake import folded
+from purge.ledger.journal import record
+from purge.ledger.records import STATES, Request, State, Version
+from purge.runs import LeftOut, RunFile, facts_of, gone_of, read_data, read_model, same_scale
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
+
+
+IDS = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
+ASKED: tuple[State, ...] = tuple(state for state in STATES if state != "withdrawn")
 
 
 def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
@@ -39,11 +44,55 @@ def owners_of(data: Samples) -> tuple[tuple[str, ...], str]:
     return tuple(map(str, range(len(data)))), "rows"
 
 
-def missing_ids(ledger: Ledger, requests: Iterable[Request], owners: Iterable[str]) -> dict[int, int]:
-    """For each request, by its number: how many of its ids are not among the owners of rows."""
-    known = set(ledger.hashes(one for one in set(owners) if one.strip()))
-    named = {e.payload["request"]: e.payload["subjects"] for e in ledger.entries(Kind.REQUEST)}
-    return {r.number: sum(one not in known for one in named[r.number]) for r in requests}
+def left_out_by(ledger: Ledger, states: Sequence[State] = ASKED) -> LeftOut:
+    """The rows that requests in some states name, in any data that says whose they are; not to be taught.
+
+    Of a correction these are the rows that have a wrong label still, or again.
+    """
+    requests, named, people = ledger.requests(states), ledger.named(), ledger.people(states)
+    classes = {name for request in requests for name in request.classes}
+    right = {one: r.label for r in requests if r.label is not None for one in named[r.number]}
+    ledger.hashes([])  # reads the key now: the ledger may be closed when rows are looked for
+    deliveries, current = ledger.entries(Kind.DELIVERY), ledger.current()
+    about = deliveries[-1].payload if deliveries else {} if current is None else current.about
+
+    def rows(data: Samples) -> Tensor:
+        labels = [data.names[c] for c in data.labels.tolist()]
+        gone = torch.tensor([name in classes for name in labels])
+        if not people and not right:
+            return gone
+        whose, kind = owners_of(data)
+        if kind == "rows" or about.get("ids") not in (None, kind):
+            what, fix = "data whose rows say whose they are, as in the ledger", "name their column with --id"
+            raise DataError(what, f"some with {IDS[kind]}", fix)
+        each = zip(ledger.hashes(whose, blank=True), labels, strict=True)
+        return gone | torch.tensor([one in people or right.get(one, name) != name for one, name in each])
+
+    return LeftOut(ledger.identity, rows)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a table holds of people who asked to be forgotten."""
+
+    rows: int
+    forgotten: int  # rows of people, or of classes, whose request is done
+    asked: int  # of those whose request is not done yet
+
+
+def count_rows(ledger: Ledger, data: str, options: Mapping[str, Any] = MappingProxyType({})) -> Counted:
+    """Look for rows of forgotten people in a table: a restored backup, a new delivery, a colleague's copy.
+
+    Args:
+        ledger: with the requests.
+        data: a name, folder, file or ``module:function``.
+        options: how it is read: fields of :class:`purge.data.DataSource`.
+    """
+    source = choose_data(RunFile(), {"held_out": False, **options, "data": data})
+    parts = [part for part in read_data(source, progress=False) if part is not None]
+    states: tuple[Sequence[State], ...] = ("done",), [state for state in ASKED if state != "done"]
+    counts = [sum(int(left_out_by(ledger, some).rows(part).sum()) for part in parts) for some in states]
+    return Counted(sum(map(len, parts)), *counts)
 
 
 @dataclass(frozen=True)
@@ -56,10 +105,13 @@ class OwnedData:
     subjects: tuple[str, ...]
     ids: str  # what tells whose a row is, see owners_of
     held_out: tuple[str, ...] = ()  # whose each row of the test data is, where that is known
+    rows_of: Mapping[str, Tensor] = field(default_factory=dict)  # keyed id → its rows in the training data
+    named: Mapping[int, Sequence[str]] = field(default_factory=dict)  # request → its keyed ids
+    corrected: Tensor | None = None  # the labels (N,) that are taught now, where some were corrected
 
     @classmethod
-    def load(cls, choice: DataSource, *, progress: bool = False) -> OwnedData:
-        """Read the data."""
+    def load(cls, choice: DataSource, ledger: Ledger | None = None, *, progress: bool = False) -> OwnedData:
+        """Read the data; what ``ledger`` knows of whose each row is and what was asked goes with it."""
         train, test = read_data(choice, progress=progress)
         if test is None:
             raise _without_test(choice.data)
@@ -68,67 +120,102 @@ class OwnedData:
         held_out = held_out if same == ids != "rows" else ()
         for part in (train, test):
             part.owners = ()  # only the ledger knows whose a row is: no run folder may name anyone
-        return cls(choice, train, test, whose, ids, held_out)
+        if ledger is None:
+            return cls(choice, train, test, whose, ids, held_out)
+        rows: dict[str, list[int]] = {}
+        for i, one in enumerate(ledger.hashes(whose, blank=True)):
+            if whose[i].strip():
+                rows.setdefault(one, []).append(i)
+        rows_of = {one: torch.tensor(at) for one, at in rows.items()}
+        return cls(choice, train, test, whose, ids, held_out, rows_of, ledger.named())
 
     def check_ids(self, before: str | None) -> None:
         """Refuse data whose rows are told apart in another way: who was forgotten would be lost."""
         if before not in (None, self.ids):
-            words = {"ids": "ids of its own", "paths": "paths of images", "rows": "row numbers alone"}
             fix = "let the data carry the same ids as before"
-            raise DataError(f"training data with {words[str(before)]}", f"some with {words[self.ids]}", fix)
+            raise DataError(f"training data with {IDS[str(before)]}", f"some with {IDS[self.ids]}", fix)
+
+    def class_number(self, request: Request, name: str) -> int:
+        """A class that a request names; one that the data does not know is refused."""
+        names = list(self.train.names)
+        if names.count(name) == 1:
+            return names.index(name)
+        if name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(names):
+            return int(name)
+        fix = f"withdraw request {request.number}, or hold it, and add one with the right name"
+        raise DataError(
+            f"a class of the data in request {request.number}", f"{name!r}, which is none or several", fix
+        )
 
     def class_numbers(self, requests: Iterable[Request]) -> list[int]:
-        """The classes that requests name; one that the data does not know is refused."""
-        names, numbers = list(self.train.names), set[int]()
-        for request in requests:
-            for name in request.classes:
-                if names.count(name) == 1:
-                    numbers.add(names.index(name))
-                elif name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(names):
-                    numbers.add(int(name))
-                else:
-                    fix = f"withdraw request {request.number}, or hold it, and add one with the right name"
-                    what = f"a class of the data in request {request.number}"
-                    raise DataError(what, f"{name!r}, which is none or several", fix)
-        return sorted(numbers)
+        """The classes that requests name."""
+        return sorted({self.class_number(request, name) for request in requests for name in request.classes})
 
-    def missing(
+    def parts(self, request: Request) -> dict[str, Tensor]:
+        """For each keyed id of a request, or each class: its rows in the training data.
+
+        Of a correction these are the rows with a wrong label; of ids whose label is right there, none.
+        """
+        nothing = torch.empty(0, dtype=torch.long)
+        if request.subjects:
+            rows = {one: self.rows_of.get(one, nothing) for one in self.named[request.number]}
+            if request.label is None:
+                return rows
+            right = self.class_number(request, request.label)
+            return {one: at[self.train.labels[at] != right] for one, at in rows.items()}
+        numbers = {name: self.class_number(request, name) for name in request.classes}
+        return {name: (self.train.labels == c).nonzero()[:, 0] for name, c in numbers.items()}
+
+    def not_found(
         self, ledger: Ledger, requests: Sequence[Request], versions: Iterable[Version]
-    ) -> Iterator[int]:
-        """For each request: how many of its ids, or classes, are not found in the data.
+    ) -> Iterator[list[str]]:
+        """For each request: the keyed ids, or classes, that are in no data, unless that was accepted.
 
-        Those of the test part are, as long as all ``versions`` since the last training stand on this very
+        Ids of the test part are found, as long as all ``versions`` since the last training stand on this very
         data: in other data they may have been in the other part.
         """
         try:
             same = all(facts_of(Path(one.folder)).source == self.train.source for one in versions)
         except FileError:  # of one that is no longer there, nobody knows
             same = False
-        known = self.subjects + (self.held_out if same else ())
-        classes = set(self.train.labels.unique().tolist())
-        unknown = missing_ids(ledger, requests, known)
-        for request in requests:  # an unknown class is refused in its turn
-            absent = sum(c not in classes for c in self.class_numbers([request]))
-            yield unknown[request.number] + absent
+        fine = {*ledger.hashes(self.held_out, blank=True)} if same else set()
+        entries = [one.payload for one in ledger.entries(Kind.ACCEPT)]
+        accepted = {(about["request"], one) for about in entries for one in about["unknown"]}
+        for request in requests:
+            in_test = fine if request.label is None else ()  # a label that was not taught needs no correction
+            absent = [one for one, at in self.parts(request).items() if not len(at) and one not in in_test]
+            yield [one for one in absent if (request.number, one) not in accepted]
 
-    def rows(self, ledger: Ledger, requests: Sequence[Request]) -> Tensor:
+    def alike(self, ledger: Ledger, number: int, unknown: Sequence[str]) -> int:
+        """How many ids of a request would be found but for upper case, spaces or the form of a character."""
+        entry = next(e for e in ledger.entries(Kind.REQUEST) if e.payload["request"] == number)
+        alike = entry.payload.get("alike", {})
+        there = {*ledger.hashes({folded(one) for one in self.subjects if one.strip()})}
+        return sum(alike.get(one, one) in there for one in unknown)
+
+    def rows(self, requests: Sequence[Request]) -> Tensor:
         """A mask (N,) of the training samples that requests name, by id or by class."""
         rows = torch.zeros(len(self.train), dtype=torch.bool)
-        if not requests:
-            return rows
-        if any(request.subjects for request in requests):
-            rows |= torch.tensor(ledger.match([request.number for request in requests], self.subjects))
-        classes = torch.tensor(self.class_numbers(requests), dtype=torch.long)
-        return rows | torch.isin(self.train.labels, classes)
+        for request in requests:
+            for at in self.parts(request).values():
+                rows[at] = True
+        return rows
 
-    def recorded(self, ledger: Ledger, requests: Sequence[Request], rows: Tensor) -> Rows:
-        """The same as run.json has it: classes that are in the data, and the numbers of other rows."""
-        there = set(self.train.labels.unique().tolist())
-        classes = [c for c in self.class_numbers(requests) if c in there]
-        whole = torch.isin(self.train.labels, torch.tensor(classes, dtype=torch.long))
-        single = (rows & ~whole).nonzero()[:, 0].tolist()
-        named: Rows = {"forget_classes": classes} if classes else {}
-        return {**named, "forget_ids": single} if single else named
+    def corrected_by(self, requests: Sequence[Request], but: Tensor) -> OwnedData:
+        """The data with the right labels of corrections in their order; rows of a mask keep theirs."""
+        labels = (self.train.labels if self.corrected is None else self.corrected).clone()
+        for request in requests:
+            if request.label is not None:
+                labels[self.rows([request]) & ~but] = self.class_number(request, request.label)
+        return dataclasses.replace(self, corrected=labels)
+
+    def taught(self, rows: Tensor) -> Samples:
+        """Some rows with their right labels, as a set of its own if these are not those of the data."""
+        part = self.train.select(rows)
+        labels = part.labels if self.corrected is None else self.corrected[rows]
+        if torch.equal(labels, part.labels):
+            return part
+        return relabelled(part, labels)
 
     def test_without(self, classes: Iterable[int]) -> Samples:
         """The test data without some classes: no number may rest on samples of a class that is gone."""
@@ -239,7 +326,7 @@ def deliver(
             fix = "remove them from the data, or pass leave_out (--leave-out), and no version will use them"
             raise DataError("new data of people who did not ask to be forgotten", got, fix)
         about = {"choice": dataclasses.asdict(choice), "source": new.train.source, "ids": new.ids}
-        ledger.record(Kind.DELIVERY, about | dataclasses.asdict(delivery))
+        record(ledger, Kind.DELIVERY, about | dataclasses.asdict(delivery))
     return delivery
 
 

@@ -6,7 +6,8 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ WAIT = 60  # seconds for another process that writes
 LOCK = 0x7075726765  # "purge": the number of our advisory locks in a PostgreSQL database
 WRITES = "purge_writes"
 POLL = 0.2  # seconds between two looks at a lock on a server
+
+
+class Note(IntEnum):
+    """What a row about the worker of this moment says."""
+
+    WORKER = 1  # who it is
+    STOP = 2  # who wants it to stop
+    PROGRESS = 3  # how far it is, as JSON
 
 
 class Database:
@@ -128,17 +137,37 @@ class Database:
     @contextmanager
     def working(self, wait: float | None) -> Iterator[None]:
         """The ledger is this worker's until the block ends; ``wait``: seconds to wait for another one."""
-        patience = max(0.0, wait or 0.0)
-        with self._file_lock(self.file, patience) if self.file else self._server_lock(patience):
-            who = f"process {os.getpid()} on {platform.node() or 'this machine'}"
+        with self._lock(max(0.0, wait or 0.0)):
             with self.writing() as connection:
                 connection.execute(sql.worker.delete())
-                connection.execute(sql.worker.insert().values(one=1, who=who, since=now()))
+            self.note(Note.WORKER, f"process {os.getpid()} on {platform.node() or 'this machine'}")
             try:
                 yield
             finally:
-                with suppress(PurgeError), self.writing() as connection:  # the row only tells others
+                with suppress(PurgeError), self.writing() as connection:  # the rows only tell others
                     connection.execute(sql.worker.delete())
+
+    def note(self, about: Note, what: str) -> None:
+        """Write down something about the worker of this moment, in place of what was said before."""
+        with self.writing() as connection:
+            connection.execute(sql.worker.delete().where(sql.worker.c.one == about))
+            connection.execute(sql.worker.insert().values(one=int(about), who=what, since=now()))
+
+    def notes(self) -> dict[Note, tuple[str, str]]:
+        """What was said about the worker, with the time; of one that was killed, it stays until the next."""
+        with self.reading() as connection:
+            return {Note(row.one): (row.who, row.since) for row in connection.execute(select(sql.worker))}
+
+    def busy(self) -> bool:
+        """Does a worker have the ledger?"""
+        try:
+            with self._lock(0.0):
+                return False
+        except BusyError:
+            return True
+
+    def _lock(self, patience: float) -> AbstractContextManager[None]:
+        return self._file_lock(self.file, patience) if self.file else self._server_lock(patience)
 
     @contextmanager
     def _file_lock(self, file: Path, wait: float) -> Iterator[None]:
@@ -177,9 +206,8 @@ class Database:
                     connection.invalidate()
 
     def _busy(self) -> BusyError:
-        with self.reading() as connection:
-            row = connection.execute(select(sql.worker.c.who, sql.worker.c.since)).first()
-        got = f"{row.who}, at work since {row.since}" if row else "another that is just beginning or ending"
+        who, since = self.notes().get(Note.WORKER, ("", ""))
+        got = f"{who}, at work since {since}" if who else "another that is just beginning or ending"
         return BusyError(f"{self.name} for this worker alone", got, "wait for it to end, or pass wait")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import calendar
+import csv
 import hashlib
+import io
 import os
 import re
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -23,11 +26,17 @@ if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
 
 LONGEST = 1000  # characters of a basis, note or reason
-FIELDS = ("ids", "classes", "received", "due", "basis", "note")  # of a request that is added
+FIELDS = ("ids", "classes", "received", "due", "basis", "note", "label")  # of a request that is added
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, which no database can keep
 ENDINGS = (".json", ".yaml", ".yml")
 SETTLE = 2.0  # seconds: a file that changed since then may still be written
 LARGEST = 64 << 20  # bytes
+MARKS = ",;\t"  # between the columns of a table
+# What heads a column of ids, and hardly is one.
+HEADER = re.compile(
+    r"(?i:ids?|(first |last |full |user)?name|e-?mail( address)?|(account|customer|person|subject|user)s?)"
+    r"|(?i:\w+[ _-](id|number|name|e-?mail))|[A-Za-z]+[a-z]I[Dd]"
+)
 
 
 def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str]]) -> dict[str, Any]:
@@ -41,18 +50,27 @@ def checked_request(request: Mapping[str, Any], hashes: Callable[[Any], list[str
         raise DataError("ids or classes of a request", got, "pass one of the two")
     if isinstance(classes, (str, bytes)) or not isinstance(classes, (Iterable, NoneType)):
         raise DataError("a list of classes", brief(classes), "pass a list")
-    subjects = sorted(set(hashes(ids))) if ids is not None else []  # their order tells nothing
+    texts = id_texts(ids) if ids is not None else []
+    keyed, alike = hashes(texts), hashes([folded(one) for one in texts])
+    subjects = sorted(set(keyed))  # their order tells nothing
     names = [text(str(one) if type(one) is int else one, "a class") for one in classes or ()]
     if not subjects and not names:
         raise DataError("at least one id or class in a request", "none", "leave the request out")
     received, due = period(request.get("received"), request.get("due"))
-    kept = {"received": received.isoformat(), "due": due.isoformat(), "subjects": subjects}
+    kept: dict[str, Any] = {"received": received.isoformat(), "due": due.isoformat(), "subjects": subjects}
     kept |= {
         "classes": list(dict.fromkeys(names)),
         "basis": text(request.get("basis", "erasure request"), "basis"),
     }
+    if other := {one: like for one, like in zip(keyed, alike, strict=True) if one != like}:
+        kept["alike"] = other
     if request.get("note") is not None:
         kept["note"] = text(request["note"], "note")
+    if request.get("label") is not None:
+        if not subjects:
+            fix = "name whose label was wrong, or leave label out"
+            raise DataError("ids of the rows whose label was wrong", "a class", fix)
+        kept["label"] = text(request["label"], "label")
     return kept
 
 
@@ -81,16 +99,85 @@ def id_texts(ids: Any, *, blank: bool = False) -> list[str]:
     return texts
 
 
+def folded(one: str) -> str:
+    """An id as people may mean it: without spaces, upper case and the many forms of the same characters.
+
+    >>> folded("Ａda @x.org") == folded("ada@X.org") == "ada@x.org"
+    True
+    """
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", one).casefold())
+    return "".join(plain.split()) or one
+
+
 def ids_from(raw: bytes, place: str) -> list[str]:
     """The ids in a file, one a line. What is wrong with it is said without showing any."""
-    try:
-        ids = [line.strip() for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
-        got = "none"
-    except ValueError:
-        ids, got = [], "something else"
-    if not ids:
-        raise DataError(f"ids in {place}", got, "write one id a line, as UTF-8")
+    ids = [line.strip() for line in _text(raw, place).split("\n") if line.strip()]
+    fix = "write one id a line, or name the column of a table: --id-column NAME"
+    if marked := sum(any(mark in one for mark in MARKS) for one in ids):
+        raise DataError(f"one id a line in {place}", f"{marked} with a comma, semicolon or tab", fix)
+    if len(ids) > 1 and HEADER.fullmatch(ids[0]):
+        raise DataError(f"nothing but ids in {place}", "a first line that heads a column", fix)
     return ids
+
+
+def people_from(raw: bytes, place: str, columns: Mapping[str, str]) -> list[dict[str, str]]:
+    """The rows of a table of people: what stands in the columns that ``columns`` names.
+
+    The first line holds the names of columns. No message shows anything of a row, nor of that line, which may
+    be a row.
+    """
+    lines = io.StringIO(_text(raw, place), newline="")
+    delimiter = max(MARKS, key=lines.readline().count)
+    lines.seek(0)
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter, strict=True)]
+    except csv.Error:
+        raise DataError(f"a table in {place}", "quotation marks that do not end", "mend the file") from None
+    for column in columns.values():
+        if rows[0].count(column) != 1:
+            fix = "name a column of the first line"
+            raise DataError(f"one column {column!r} in {place}", f"{rows[0].count(column)}", fix)
+    at = {name: rows[0].index(column) for name, column in columns.items()}
+    people = []
+    for i, row in enumerate(rows[1:], 2):
+        if not any(row):
+            continue
+        person = {name: row[c] if c < len(row) else "" for name, c in at.items()}
+        for name, column in columns.items():
+            if not person[name]:
+                raise DataError(
+                    f"something in column {column!r} of row {i}", "nothing", "fill it in, or leave it out"
+                )
+        if "received" in person:
+            try:
+                person["received"] = day(person["received"], "received").isoformat()
+            except DataError:  # which quotes it
+                what = f"a date as 2026-11-01 in column {columns['received']!r} of row {i}"
+                raise DataError(what, "something else", "write it so") from None
+        people.append(person)
+    if not people:
+        raise DataError(f"people in {place}", "none", "put in a row for each")
+    return people
+
+
+def _text(raw: bytes, place: str) -> str:
+    """The text of a list of people, which is not empty."""
+    try:
+        text, got = raw.decode("utf-8-sig"), "none"
+    except ValueError:
+        text, got = "", "something else"
+    if not text.strip():
+        raise DataError(f"ids in {place}", got, "write one id a line, as UTF-8")
+    return text
+
+
+def requests_of(people: Iterable[Mapping[str, str]], rest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One request for each id, the earliest if there are several; ``rest``: what is the same for all."""
+    first: dict[str, dict[str, Any]] = {}
+    for person in sorted(people, key=lambda one: one.get("received", "")):
+        row = {name: value for name, value in person.items() if name != "id"}
+        first.setdefault(person["id"], {**rest, **row, "ids": [person["id"]]})
+    return list(first.values())
 
 
 # -- dates: days without a time, so that no time zone can move one ----------------------------
@@ -157,6 +244,8 @@ def take_in(
     another name and rename it, or it may be read half written; one that changed in the last ``settle``
     seconds waits.
     """
+    from purge.ledger.journal import record
+
     place = Path(folder)
     if not place.is_dir():
         raise FileError(f"a folder at {place}", "none", "make it, or check the path")
@@ -177,7 +266,7 @@ def take_in(
             else:
                 with ledger.together():
                     added = ledger.add(**content)
-                    ledger.record(Kind.TAKEN, {"file": mark, "requests": [added.number]})
+                    record(ledger, Kind.TAKEN, {"file": mark, "requests": [added.number]})
                 known.add(mark)
                 requests.append(added.number)
         except PurgeError as error:

@@ -19,10 +19,10 @@ from purge.core.errors import FileError, LedgerError, brief
 from purge.core.files import atomically, file_errors
 from purge.ledger import chain, sql
 from purge.ledger.chain import Kind
-from purge.ledger.database import WAIT, Database
+from purge.ledger.database import WAIT, Database, Note
 from purge.ledger.intake import text
 from purge.ledger.keys import IdKey, Signer, public_key
-from purge.ledger.records import ChainHead, Entry, Verification
+from purge.ledger.records import ChainHead, Entry, Verification, Working
 
 KEY = "PURGE_LEDGER_KEY"  # names the file of the key
 Where = str | os.PathLike[str]
@@ -99,6 +99,11 @@ class Journal:
     def close(self) -> None:
         """Close the connections to the database."""
         self._db.engine.dispose()
+
+    @property
+    def identity(self) -> str:
+        """The random name that the ledger was given when it was made; a copy of it has the same."""
+        return str(self.entries(Kind.LEDGER)[0].payload["ledger"])
 
     # -- keys -------------------------------------------------------------------------------
 
@@ -199,21 +204,7 @@ class Journal:
                 "choose another name, and name the values",
             )
             raise LedgerError("a kind of entry of your own with a dict as payload", got, fix)
-        return self.record(kind, payload)
-
-    def record(self, kind: str, payload: Mapping[str, Any]) -> Entry:
-        """Add an entry, also of the ledger's own kinds, as its parts do. Callers use :meth:`append`.
-
-        Args:
-            kind: a member of ``Kind``, or a name of your own.
-            payload: what it says, plain JSON values.
-
-        Returns:
-            The entry.
-        """
-        with self._writing() as connection:
-            head = self._append(connection, [(kind, dict(payload))])
-        return self.entries(start=head.entries)[0]
+        return record(self, kind, payload)
 
     def entries(self, kind: str | None = None, *, start: int = 1, end: int | None = None) -> list[Entry]:
         """The entries of the chain.
@@ -259,6 +250,32 @@ class Journal:
             A context for ``with``.
         """
         return self._db.working(wait)
+
+    def worker(self) -> Working | None:
+        """Who carries requests out at this moment, and how far that is; None: nobody does."""
+        notes = self._db.notes()
+        if Note.WORKER not in notes or not self._db.busy():
+            return None
+        far = json.loads(notes[Note.PROGRESS][0]) if Note.PROGRESS in notes else {}
+        return Working(*notes[Note.WORKER], Note.STOP in notes, **far)
+
+    def stop(self, wait: float | None = None) -> Working:
+        """Ask the worker to end at its next step: its batch is given up, and its requests are open again.
+
+        Args:
+            wait: seconds to wait until it has ended; then a BusyError says that it has not.
+
+        Returns:
+            The worker.
+        """
+        worker = self.worker()
+        if worker is None:
+            raise LedgerError(f"a worker of {self.name}", "none", "there is nothing to stop")
+        self._db.note(Note.STOP, worker.who)
+        if wait:
+            with self.working(wait):
+                pass
+        return worker
 
     def verify(
         self, *, public: Where | None = None, head: ChainHead | str | None = None,
@@ -331,6 +348,19 @@ class Journal:
         except (ValueError, TypeError):
             fix = "see purge request verify; restore it from a backup"
             raise LedgerError(f"rows that can be read in {self.name}", "others", fix) from None
+
+
+def record(journal: Journal, kind: str, payload: Mapping[str, Any]) -> Entry:
+    """Add an entry, also of the ledger's own kinds, as its parts do. Others call :meth:`Journal.append`."""
+    with journal._writing() as connection:
+        head = journal._append(connection, [(kind, dict(payload))])
+    return journal.entries(start=head.entries)[0]
+
+
+def progress(journal: Journal, far: Mapping[str, Any]) -> bool:
+    """Write down how far the worker is, for others to see; has somebody asked it to stop?"""
+    journal._db.note(Note.PROGRESS, chain.canonical(far))
+    return Note.STOP in journal._db.notes()
 
 
 def verify_export(

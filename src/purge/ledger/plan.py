@@ -99,7 +99,8 @@ def chosen(
     """The open requests that a run is about, those with the nearest deadline first."""
     if every is not None:
         ended = [b.ended for b in ledger.batches() if b.state == "done" and b.ended]
-        if ended and (today - date.fromisoformat(max(ended)[:10])).days < every:
+        # The last as the chain has it; a clock that was ahead then must not make everybody wait for that day.
+        if ended and 0 <= (today - date.fromisoformat(ended[-1][:10])).days < every:
             return []
     by = None if everything or every is not None or due is None else today + timedelta(days=due)
     return sorted(ledger.requests("open", by), key=lambda r: (r.due, r.number))
@@ -109,13 +110,13 @@ def chosen(
 class Outcome:
     """What a run did.
 
-    ``state``: ``nothing`` was due; ``done``; ``missed``, a gate or the policy, so that the version before
-    stays and the requests are open; ``due``, a retraining, which the policy leaves to somebody else;
-    ``not-found``, of all requests that were due, some ids are not in the data. ``not_found``: the requests
-    that stay open for that reason, whatever was done about the others.
+    ``state``: ``nothing`` was due; ``done``; ``missed``, a gate or the policy, or ``stopped`` by somebody, so
+    that the version before stays and the requests are open; ``due``, a retraining, which the policy leaves to
+    somebody else; ``not-found``, of all requests that were due, some ids are not in the data. ``not_found``:
+    the requests that stay open for that reason, whatever was done about the others.
     """
 
-    state: Literal["nothing", "done", "missed", "due", "not-found"]
+    state: Literal["nothing", "done", "missed", "stopped", "due", "not-found"]
     requests: tuple[int, ...] = ()
     batch: int | None = None
     version: int | None = None
@@ -128,7 +129,7 @@ class Outcome:
     @property
     def code(self) -> int:
         """For schedulers: 0 done or nothing to do, 1 if something that was due is left open."""
-        return int(self.state in ("missed", "due") or bool(self.not_found))
+        return int(self.state in ("missed", "stopped", "due") or bool(self.not_found))
 
     def facts(self) -> dict[str, Any]:
         """Numbers and paths, for hooks and programs."""

@@ -38,6 +38,7 @@ class Request(Record):
     batch: int | None = None  # the last batch that it was part of
     done: str | None = None  # when it was done, in UTC
     added: str = ""  # when it was written down, in UTC
+    label: str | None = None  # of a correction: the right class of the rows of its ids, whose label was wrong
 
     def days_left(self, today: date) -> int:
         """Days until it is due; negative if it is overdue."""
@@ -70,7 +71,7 @@ class Version(Record):
     folder: str
     digest: str
     parent: str | None
-    kind: str  # base, unlearned or retrained
+    kind: str  # base, unlearned, retrained or lost
     batch: int | None = None
     added: str = ""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -88,6 +89,27 @@ class Audit(Record):
     folder: str | None = None
     added: str = ""
     found: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found(Record):
+    """What is known of each id of a request, by its keyed hash, or of each class that it names."""
+
+    rows: Mapping[str, int]  # how many went with its batch; 0: none was left, or the model never had any
+    unknown: tuple[str, ...] = ()  # those that are in no data
+    alike: int = 0  # so many of them would be found but for upper case, spaces or the form of a character
+    by: str | None = None  # who accepted that, so that the request goes on
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Recovery(Record):
+    """What was found after a ledger, or versions of its model, had been lost."""
+
+    requests: tuple[int, ...] = ()  # open now: a certificate of theirs may name a version that does not count
+    lacking: tuple[int, ...] = ()  # numbers in a chain that went on, of requests that this one does not have
+    versions: tuple[int, ...] = ()  # of this ledger, which are lost
+    folders: tuple[str, ...] = ()  # names of those that it has not ordered
 
 
 @dataclass(frozen=True)
@@ -121,6 +143,20 @@ class RunRecord(Record):
     message: str = ""  # of a bad request
     log: str = ""  # the file with the traceback
     outcome: dict[str, Any] | None = None  # what Outcome.facts() gave
+
+
+@dataclass(frozen=True)
+class Working(Record):
+    """The worker that carries requests out at this moment."""
+
+    who: str
+    since: str  # in UTC
+    stopping: bool = False  # has somebody asked it to stop?
+    doing: str = ""  # unlearning, training or auditing; empty: it is just beginning
+    batch: int | None = None
+    step: int = 0  # of this part of the work
+    steps: int = 0  # how many there will be; 0: they are not counted
+    seconds_left: float | None = None  # of this part, if the rest goes on as fast
 
 
 @dataclass(frozen=True)

@@ -234,4 +234,12 @@ def _triggers(connection: Connection) -> Relations:
     )
     known = TRIGGERS["postgresql"]
     rows = connection.execute(text(query), {"body": BODY})
-    return {(row.tgname, "trigger"): known.get(row.tgname, "") if row.sound else "" for row in rows}
+    made = {(row.tgname, "trigger"): known.get(row.tgname, "") if row.sound else "" for row in rows}
+    for kind, name in (("rule", "rulename"), ("policy", "policyname")):  # they may swallow what is written
+        more = text(
+            f"SELECT {name} FROM pg_{'rules' if kind == 'rule' else 'policies'} "
+            "WHERE schemaname = current_schema() AND starts_with(tablename, 'purge_') AND "
+            f"{name} <> '_RETURN'"
+        )
+        made |= {(str(one), kind): "" for one in connection.execute(more).scalars()}
+    return made

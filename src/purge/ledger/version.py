@@ -1,15 +1,10 @@
-"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used.
-
-After a backup was put back, or in a copy of the ledger, the same number is given to another batch, for other
-people. So work names the hash of the entry that ordered it, which stands for the whole chain before.
-"""
+"""Making the next version: unlearned from the one before, or trained anew, and audited before it is used."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from purge import DeletionRequest
-from purge.core.errors import DataError, FileError, LedgerError, PurgeError
+from purge.core.errors import DataError, PurgeError
+from purge.data import Samples
 from purge.engine import STATE, choose_device
 from purge.ledger.chain import Kind
-from purge.ledger.data import OwnedData, choice_of, expected_of, missing_ids
+from purge.ledger.data import OwnedData, choice_of, expected_of
+from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
-from purge.ledger.version_audits import Group, audit_rows, measure, returned
+from purge.ledger.version_audits import Group, audit_rows, kind_of, measure, returned
+from purge.ledger.working import Watched
 from purge.methods import resolve_method
 from purge.models import copied, logits, training_data
 from purge.report import broken_words
@@ -50,56 +48,13 @@ if TYPE_CHECKING:
 
 STAGES = UNLEARNED, RETRAINED = "unlearned", "retrained"  # folders in the stage of a batch
 
-# -- what a batch orders ----------------------------------------------------------------------
-
-ORDER = "order"  # in run.json of what a batch makes
-OTHER_LEDGER = (
-    "was a backup put back, or the ledger copied? put the newest one in its place; if it is lost, move the "
-    "folder away, and add the requests that are missing from this one again"
-)
-
-
-@dataclass(frozen=True)
-class Order:
-    """What must be made of which model, without naming anybody."""
-
-    batch: int
-    entry: str  # the hash of the entry that began the batch
-    parent: str  # the digest of the version before
-    rows: str  # a keyed hash of the rows that go, and of those that went before
-
-    def check(self, folder: Path) -> None:
-        """Refuse a run folder that is not what was ordered, or whose model still knows all that it knew."""
-        if not ordered_by(folder, self.entry):
-            raise unknown(folder)
-        facts = facts_of(folder)
-        if facts.content[ORDER] != asdict(self) or facts.digest is None:
-            got, fix = "one for other rows or of another model", "restore the data, or move the folder away"
-            raise FileError(f"a model without the rows of batch {self.batch} in {folder}", got, fix)
-        check_weights(folder, facts.digest, whole=False)
-        if facts.digest == self.parent:
-            got = "the same weights, though rows were to be forgotten"
-            fix = "let the method do more, or train anew: purge request run --retrain"
-            raise LedgerError("other weights than those of the version before", got, fix)
-
-
-def entry_of(ledger: Ledger, batch: DeletionBatch) -> str:
-    """The hash of the entry that began a batch."""
-    return next(one.hash for one in ledger.entries(Kind.BATCH) if one.payload["batch"] == batch.number)
-
-
-def ordered_by(folder: Path, entry: str) -> bool:
-    """Does a folder say that it is the work of this entry?"""
-    if not (folder / "run.json").is_file():
-        return False
-    named = facts_of(folder).content.get(ORDER)
-    return isinstance(named, dict) and named.get("entry") == entry
-
-
-def unknown(folder: Path) -> FileError:
-    """The refusal of a folder that this chain has not ordered."""
-    what = f"no folder at {folder} but one that this ledger has ordered"
-    return FileError(what, "one that it does not know", OTHER_LEDGER)
+# What run.json and audit.json say elsewhere about whose rows went. Whoever has the training table can look
+# row numbers and digests up in it, and with the seed could forget each person in turn until the weights are
+# the same. So the folders of a ledger have the keyed hash of an order alone.
+HIDDEN = (
+    "forget_rows", "rows_of", "forget_digest", "forget_subjects", "forget_content", "retain_content",
+    "train_content", "forgotten", "seed",
+)  # fmt: skip
 
 
 # -- carrying it out --------------------------------------------------------------------------
@@ -118,7 +73,7 @@ class NextVersion:
     ledger: Ledger
     plan: BatchPlan
     requests: list[Request]  # of this batch
-    missing: dict[int, int]  # request that is left out → how many of its ids are in no data
+    missing: dict[int, list[str]]  # request that is left out → its keyed ids, or classes, in no data
     before: list[Request]  # that were done before it
     keep: bool  # may forgotten samples be used for audits?
     today: date
@@ -127,6 +82,7 @@ class NextVersion:
     data: OwnedData
     forgotten: Tensor  # a mask (N,) of what was forgotten before
     rows: Tensor  # what this batch must forget, and no earlier one did
+    relabelled: Tensor  # those of them that stay, with their right label
 
     @classmethod
     def begin(
@@ -137,11 +93,11 @@ class NextVersion:
 
         Of the requests it takes ``at_most`` so many, all of whose ids are in the data.
         """
-        versions = ledger.versions()
+        versions = ledger.lineage()
         parent = versions[-1]
         first, _ = trained_last(versions)
-        check_weights(Path(parent.folder), parent.digest, whole=False)  # and not those of another run
-        data = OwnedData.load(choice_of(ledger, parent, trust=plan.trust), progress=plan.progress)
+        choice = choice_of(ledger, parent, trust=plan.trust)
+        data = OwnedData.load(choice, ledger, progress=plan.progress)
         ids, source = expected_of(ledger, parent)
         data.check_ids(ids)
         if data.ids == "rows" and source not in (None, data.train.source):
@@ -150,39 +106,44 @@ class NextVersion:
             raise DataError(what, "others", fix)
         for gate in plan.gates:
             gate.check_class(len(data.train.names))
-        absent = data.missing(ledger, requests, versions[versions.index(first) :])
-        missing: dict[int, int] = {}
+        absent = data.not_found(ledger, requests, versions[versions.index(first) :])
+        missing: dict[int, list[str]] = {}
         taken: list[Request] = []
-        for request, n in zip(requests, absent, strict=True):
+        for request, unknown in zip(requests, absent, strict=True):
             if len(taken) == at_most:
                 break
-            if n:
-                missing[request.number] = n
+            if unknown:
+                missing[request.number] = unknown
             else:
                 taken.append(request)
         before = ledger.requests("done")
-        forgotten = data.rows(ledger, before)
-        rows = data.rows(ledger, taken) & ~forgotten
+        forgotten = data.rows([one for one in before if one.label is None])
+        rows = data.rows([one for one in taken if one.label is None]) & ~forgotten
         if bool((forgotten | rows).all()):
             got, fix = f"requests for all {len(data.train)} of them", "train a model on other data"
             raise PurgeError("training samples that stay", got, f"{fix}, and begin with it")
-        return cls(ledger, plan, taken, missing, before, keep, today, parent, first, data, forgotten, rows)
+        erased, known = forgotten | rows, data.corrected_by(before, forgotten)
+        data = known.corrected_by(taken, erased)
+        relabelled = (data.corrected != known.corrected) & ~erased
+        return cls(
+            ledger, plan, taken, missing, before, keep, today, parent, first, data, forgotten,
+            rows | relabelled, relabelled,
+        )  # fmt: skip
 
     def nothing_to_forget(self) -> bool:
         """Does the training data hold nothing of these requests, or nothing more?"""
         return not bool(self.rows.any())
 
-    def without_rows(self) -> list[int]:
-        """The requests of which nothing is left to forget: it was forgotten before, or never trained on."""
-        at = self.rows.nonzero()[:, 0]
-        subjects = [self.data.subjects[i] for i in at.tolist()]
-        classes = set(self.data.train.labels[at].tolist())
-        absent = missing_ids(self.ledger, self.requests, subjects)
-        return [
-            r.number
-            for r in self.requests
-            if absent[r.number] == r.subjects and classes.isdisjoint(self.data.class_numbers([r]))
-        ]
+    def found(self) -> dict[str, dict[str, int | None]]:
+        """For each request, and each keyed id or class of it: how many rows go; None: it is in no data."""
+        held_out = {*self.ledger.hashes(self.data.held_out, blank=True)}
+        return {
+            str(request.number): {
+                one: int(self.rows[at].sum()) if len(at) or one in held_out else None
+                for one, at in self.data.parts(request).items()
+            }
+            for request in self.requests
+        }
 
     @property
     def all_forgotten(self) -> Tensor:
@@ -204,7 +165,7 @@ class NextVersion:
                 break
             numbers |= {*entry.payload["requests"]}
         earlier = [r for r in self.before if r.number not in numbers]
-        rows = self.all_forgotten & ~self.data.rows(self.ledger, earlier)
+        rows = self.all_forgotten & ~self.data.rows(earlier)
         if measured is None:  # as far as the version before had gone
             last = self.parent.about.get("spent") or {} if self.parent.kind == "unlearned" else {}
         else:
@@ -222,35 +183,39 @@ class NextVersion:
 
     def order(self, batch: DeletionBatch) -> Order:
         """What a batch of these requests orders, from the chain and the data as they are now."""
-        parts = [f"{len(self.rows)} rows"]
-        for mask in (self.rows, self.forgotten):
-            at = mask.nonzero()[:, 0].tolist()
-            parts.append(repr([(i, self.data.subjects[i]) for i in at]))
-        digest = hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-        rows = self.ledger.hashes([f"rows:{digest}"])[0]
-        return Order(batch.number, entry_of(self.ledger, batch), self.parent.digest, rows)
+        masks = [
+            [(i, self.data.subjects[i]) for i in mask.nonzero()[:, 0].tolist()]
+            for mask in (self.rows, self.forgotten)
+        ]
+        at = self.relabelled.nonzero()[:, 0].tolist()
+        labels = [] if self.data.corrected is None else [(i, int(self.data.corrected[i])) for i in at]
+        return order_of(self.ledger, batch, self.parent, [len(self.rows), *masks, labels])
 
-    def made(self, stage: Path, order: Order) -> tuple[Path, dict[str, Any], list[str]]:
+    def made(self, stage: Path, order: Order, watched: Watched) -> tuple[Path, dict[str, Any], list[str]]:
         """The folder of the new model, what the ledger keeps of it, and why it must not be used."""
         again = self.plan.policy.action == "retrain"
         over = self.used_up()
         if not self.plan.retrain and not (again and over):
             folder = stage / UNLEARNED
             if not whole(folder):  # a worker that was killed may have finished it
-                self._unlearn(folder, order)
-            order.check(folder)
+                watched.begins("unlearning")
+                self._unlearn(folder, order, watched)
+            order.check(folder, self.ledger.lineage())
+            watched.begins("auditing")
             about, reasons, over = self._audited(folder, order.batch, "unlearned")
             if not over or not again:
                 return folder, about, [*reasons, *over]
         instead = {"instead": over}  # why it is trained anew
         folder = stage / RETRAINED
         if not whole(folder):
-            self._train(folder, order)
-        order.check(folder)
+            watched.begins("training")
+            self._train(folder, order, watched)
+        order.check(folder, self.ledger.lineage())
+        watched.begins("auditing")
         about, reasons, over = self._audited(folder, order.batch, "retrained")
         return folder, about | instead, [*reasons, *over]
 
-    def _unlearn(self, folder: Path, order: Order) -> None:
+    def _unlearn(self, folder: Path, order: Order, watched: Watched) -> None:
         """Unlearn the batch from the version before, without teaching anything that went before."""
         plan, data, source = self.plan, self.data, Path(self.parent.folder)
         facts = facts_of(source)
@@ -259,21 +224,30 @@ class NextVersion:
         same_scale(facts, data.choice, "current")
         if facts.source == data.train.source:
             check_recorded(source, facts, model, data.train, data.test, plan.device)
-        forget, retain = data.train.select(self.rows), data.train.select(~self.all_forgotten)
+        forget, retain = data.train.select(self.rows), self._taught()
         test = data.test_without(data.class_numbers(self.before))
         received = min(request.received for request in self.requests)
         result = unlearn_run(
             model, name, forget, retain, facts=facts, method=plan.method,
             settings={**plan.settings, **self._budget(model)}, test=test if len(test) else None,
-            seed=plan.seed, device=plan.device, progress=plan.progress, checkpoint=source,
-            request=DeletionRequest(id=f"batch {order.batch}", received=str(received)),
+            seed=self._seed(order), device=plan.device, progress=plan.progress, checkpoint=source,
+            request=DeletionRequest(id=f"batch {order.batch}", received=str(received)), callbacks=[watched],
         )  # fmt: skip
-        about = facts_for(
-            name, data.choice, data.train, data.recorded(self.ledger, self.requests, self.rows),
-            original=source, gone=data.recorded(self.ledger, self.before, self.forgotten),
-            deployed=first_of(source, facts, result.info["original_digest"]),
-        )  # fmt: skip
-        result.save(folder, force=True, **about, **{ORDER: asdict(order)})
+        first = first_of(source, facts, result.info["original_digest"])
+        about = facts_for(name, data.choice, data.train, {}, original=source, deployed=first)
+        result.save(folder, force=True, **about, **self._marked(order))
+
+    def _taught(self) -> Samples:
+        """All rows that stay, with their right labels."""
+        return self.data.taught(~self.all_forgotten | self.relabelled)
+
+    def _marked(self, order: Order) -> dict[str, Any]:
+        """What makes a run folder one of this ledger, and keeps to itself who was forgotten."""
+        return {**dict.fromkeys(HIDDEN), "ledger": self.ledger.identity, ORDER: asdict(order)}
+
+    def _seed(self, order: Order) -> int:
+        """The seed of a version, which only the key tells."""
+        return int(self.ledger.hashes([f"seed:{self.plan.seed}:{order.rows}"])[0][:8], 16) >> 1
 
     def _budget(self, model: nn.Module) -> dict[str, Any]:
         """The retain budget counted from the first version: each batch would otherwise get all of it anew."""
@@ -293,20 +267,19 @@ class NextVersion:
             losses.append(max(F.cross_entropy(z, data.labels[rows].to(z.device)).item(), stop.retain_floor))
         return {"stop": {"retain_budget": stop.retain_budget * losses[0] / losses[1]}}
 
-    def _train(self, folder: Path, order: Order) -> None:
+    def _train(self, folder: Path, order: Order, watched: Watched) -> None:
         """Train like the last training did, without anything that was asked to be forgotten."""
         plan, data, like = self.plan, self.data, Path(self.first.folder)
         facts = facts_of(like)
-        recipe = recipe_of(like, facts)
-        everything = data.recorded(self.ledger, [*self.before, *self.requests], self.all_forgotten)
+        recipe, stays = recipe_of(like, facts), self._taught()
         begun = (folder / STATE).is_file()
         if not begun:
             shutil.rmtree(folder, ignore_errors=True)
         train_run(
-            folder, choose_model(facts, None, plan.trust), data.choice, data.train, everything,
-            seed=plan.seed + order.batch, recipe=recipe, test=data.test, pretrained=facts.pretrained,
+            folder, choose_model(facts, None, plan.trust), data.choice, stays, {},
+            seed=self._seed(order), recipe=recipe, test=data.test, pretrained=facts.pretrained,
             shards=facts.shards, slices=facts.slices or 1, vote=facts.vote or "mean", device=plan.device,
-            progress=plan.progress, resume=begun, more={ORDER: asdict(order)},
+            progress=plan.progress, resume=begun, more=self._marked(order), callbacks=[watched],
         )  # fmt: skip
 
     # -- audits --------------------------------------------------------------------------------
@@ -320,7 +293,8 @@ class NextVersion:
             model, data, self.rows, self.all_forgotten, self.classes, original=first,
             metrics=plan.metrics, seed=plan.seed, device=plan.device, progress=plan.progress,
         )  # fmt: skip
-        report.to_json(folder / "audit.json")
+        known = {key: value for key, value in report.info.items() if key not in HIDDEN}
+        replace(report, info=known).to_json(folder / "audit.json")
         measured = measure(
             model, data, self._groups(batch), self.all_forgotten, self.classes, first=first,
             max_return=plan.policy.max_return, seed=plan.seed, device=plan.device,
@@ -358,13 +332,15 @@ class NextVersion:
         groups = []
         for number, requests in [*members.items(), (batch, self.requests)]:
             now = number == batch
-            for kind in ("samples", "classes"):
-                own = [r for r in requests if bool(r.classes) == (kind == "classes")]
+            for kind in ("samples", "classes", "labels"):
+                own = [r for r in requests if kind_of(r) == kind]
                 if not own:
                     continue
-                rows = self.data.rows(self.ledger, own)
-                if kind == "samples":  # those of whole classes are among the classes
+                rows = self.data.rows(own)
+                if kind != "classes":  # those of whole classes are among the classes
                     rows = rows & ~torch.isin(self.data.train.labels, whole)
+                if kind == "labels":  # those that are forgotten since are among the samples
+                    rows = rows & ~(self.all_forgotten & ~self.relabelled)
                 groups.append(
                     Group(
                         number, kind, tuple(r.number for r in own), rows & self.rows if now else rows,

@@ -15,21 +15,25 @@ from torch import Tensor, nn
 
 from purge import Metric, Report, Value, audit
 from purge.core.threads import threads_for
+from purge.data import Samples
 from purge.engine import choose_device, seeded
 from purge.ledger.data import OwnedData
+from purge.ledger.records import Request
 from purge.metrics import mean_value
 from purge.models import copied, logits, training_data
 from purge.verdict import FEWEST, Sign
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one
-TELLS = {"classes": ("fa_test", "fa_train"), "samples": ("mia", "fa_train")}  # would rise if it came back
+TELLS = {  # what would rise if it came back
+    "classes": ("fa_test", "fa_train"), "samples": ("mia", "fa_train"), "labels": ("wrong_label",),
+}  # fmt: skip
 TOO_SMALL = f"fewer than {FEWEST} samples: the attack on them tells little"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Requests of one batch that name samples, or those of it that name classes."""
+    """Requests of one batch that name samples, or those of it that name classes, or correct labels."""
 
     batch: int
     kind: str  # a key of TELLS
@@ -40,13 +44,18 @@ class Group:
     then: Mapping[str, Any] | None = None  # its values right after it was forgotten; None: this is that time
 
 
-def answers(model: nn.Module, data: OwnedData, *, seed: int, device: str | None) -> Tensor:
-    """The class that a model gives to each test sample, (M,)."""
+def kind_of(request: Request) -> str:
+    """What a request is about: a key of ``TELLS``."""
+    return "labels" if request.label is not None else "classes" if request.classes else "samples"
+
+
+def answers(model: nn.Module, samples: Samples, *, seed: int, device: str | None) -> Tensor:
+    """The class that a model gives to each sample, (M,)."""
     at = choose_device(device, model)
     own = copied(model, at)
     own.eval()
     with seeded(seed, at), threads_for(own, at):
-        return logits(own, training_data(own, data.test, at)).argmax(1).cpu()
+        return logits(own, training_data(own, samples, at)).argmax(1).cpu()
 
 
 def audit_rows(
@@ -74,7 +83,7 @@ def measure(
 
     ``first``: the first version of the chain. ``forgotten``: a mask of all that was, ``classes`` included.
     """
-    now, truth = answers(model, data, seed=seed, device=device), data.test.labels
+    now, truth = answers(model, data.test, seed=seed, device=device), data.test.labels
     right = (now == truth).numpy()
     stays = ~torch.isin(truth, torch.tensor(sorted(classes), dtype=torch.long))
     tested = []
@@ -84,6 +93,13 @@ def measure(
             why = "its samples may not be kept for audits"
         elif not group.rows.any():
             why = "its samples are no longer in the training data, or their classes are gone as a whole"
+        elif group.kind == "labels":
+            given = answers(model, data.train.select(group.rows), seed=seed, device=device)
+            wrong, right_one = data.train.labels[group.rows], data.taught(group.rows).labels
+            values = {
+                "wrong_label": mean_value((given == wrong).numpy(), seed),
+                "right_label": mean_value((given == right_one).numpy(), seed),
+            }
         else:
             report = audit_rows(model, data, group.rows, forgotten, classes, seed=seed, device=device)
             values = {name: report[name] for name in LATER}
@@ -141,7 +157,7 @@ def _stays(
     if first is None:
         why = "the first version of the chain is no longer there"
         return {"now": accuracy, "drift": None, "distance": None, "why": why}
-    before = answers(first, data, seed=seed, device=device)
+    before = answers(first, data.test, seed=seed, device=device)
     was = (before == truth).numpy()[at]
     return {
         "now": accuracy, "why": "", "first": asdict(mean_value(was, seed)),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from purge.ledger.records import Request, Verification, Version
+from purge.ledger.records import Recovery, Request, Verification, Version, Working
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -28,6 +28,7 @@ NOTHING_LEFT = (
     "changed for it."
 )
 RETRAINED = "This version was trained from the start without the data of this request."
+RETRAINED_RIGHT = "This version was trained from the start with the right label of this data."
 STATE = {
     "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
     "done": "carried out", "withdrawn": "withdrawn",
@@ -35,6 +36,8 @@ STATE = {
 AUDITED = {
     "fa_train": "right answers on the forgotten samples",
     "fa_test": "right answers on unseen samples of the same classes",
+    "wrong_label": "answers with the label that was wrong",
+    "right_label": "answers with the right label",
     "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
 }
 
@@ -48,8 +51,11 @@ def done(request: Request, made: Version | None, missing: int | None) -> str:
     if made is None:
         return NOTHING_LEFT
     if made.kind == "retrained":
-        return RETRAINED
+        return RETRAINED if request.label is None else RETRAINED_RIGHT
     method = made.about.get("method") or "a method that is not recorded"
+    if request.label is not None:
+        old = f"The wrong label of this data was unlearned by “{method}”"
+        return f"{old}, and the right one, {request.label}, was taught."
     return f"The data of this request was unlearned by “{method}”, in one batch with all that was due."
 
 
@@ -66,17 +72,36 @@ POLICY = {
 # -- of requests, entries and runs -------------------------------------------------------------
 
 # Of an entry: who else was part of it is not told with one request.
-HIDDEN = ("subjects", "requests", "without_rows")
+HIDDEN = ("subjects", "requests", "without_rows", "rows", "unknown", "lacking")
 
 
-def shown(request: Request, today: date) -> dict[str, Any]:
-    """A request with the days that are left."""
+def shown(request: Request, today: date, worker: Working | None = None) -> dict[str, Any]:
+    """A request with the days that are left, and how far its ``worker`` is, if that is known."""
     left = request.days_left(today) if request.waits() else None
-    return {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+    about = {**request.to_dict(), "days_left": left, "overdue": left is not None and left < 0}
+    if worker is not None and request.state == "running" and worker.batch in (None, request.batch):
+        about["progress"] = worker.to_dict()
+    return about
+
+
+def at_work(worker: Working) -> str:
+    """Who carries requests out, how far that is, and how long it may take."""
+    line = f"At work since {worker.since}: {worker.who}"
+    if worker.batch is not None:
+        line += f", batch {worker.batch}, {worker.doing}"
+    if worker.steps:
+        line += f", step {worker.step} of {worker.steps}"
+    if worker.seconds_left is not None:
+        line += f", about {timedelta(seconds=round(worker.seconds_left))} left before its audit"
+    return f"{line}{'; it was asked to stop' * worker.stopping}."
 
 
 def about(request: Mapping[str, Any]) -> str:
     """What a request of :func:`shown` is about."""
+    if request["label"]:
+        return (
+            f"right label {request['label']} for {request['subjects']} id{'s' * (request['subjects'] != 1)}"
+        )
     if request["classes"]:
         return f"class {', '.join(request['classes'])}"
     return "1 id" if request["subjects"] == 1 else f"{request['subjects']} ids"
@@ -88,11 +113,54 @@ def days_left(request: Mapping[str, Any]) -> str:
     return "" if left is None else f"overdue by {-left}" if left < 0 else str(left)
 
 
-def not_found(request: Request, missing: int) -> str:
+def not_found(request: Request, missing: int, alike: int = 0) -> str:
     """Why a request stays open of which some ids or classes have no row in the data."""
     of = request.subjects or len(request.classes)
     what = ("id" if of == 1 else "ids") if request.subjects else ("class" if of == 1 else "classes")
-    return f"not found in the training data: {missing} of {of} {what}; nothing of this request was done"
+    where = "the training data" if request.label is None else "the training data with a wrong label"
+    told = f"not found in {where}: {missing} of {of} {what}; nothing of this request was done"
+    if not alike:
+        return told
+    which = "it" if missing == 1 else f"{alike} of them"
+    return f"{told}; {which} would be found but for upper case, spaces or the Unicode form of a character"
+
+
+STOPPED = "stopped, as somebody asked"
+AFFECTED = "the version that it was done in is lost, or was made by another copy of the ledger"
+
+
+def unknown(folder: str, order: Mapping[str, Any], ledger: Ledger) -> str:
+    """What a folder tells that is no version of this ledger: who has ordered it, and when."""
+    name, end = ledger.entries(end=1)[0].payload["ledger"], ledger.head()
+    count = int(str(order.get("head", "0")).partition(":")[0])
+    if order.get("ledger") != name or not count:
+        return f"{folder}, which it does not know"
+    if count > end.entries:
+        lacking = f"entry {count}" if count == end.entries + 1 else f"entries {end.entries + 1} to {count}"
+        return f"{folder}, ordered by entry {count}: this ledger lacks {lacking}"
+    if ledger.entries(start=count, end=count)[0].hash == order["head"].partition(":")[2]:
+        return f"{folder}, made for batch {order['batch']}, which was given up"
+    return f"{folder}, ordered by another entry {count} than its own: two copies of the ledger went on"
+
+
+def recovered(recovery: Recovery) -> str:
+    """What was found and done after a ledger or its versions had been lost."""
+
+    def listed(what: str, numbers: tuple[int, ...]) -> str:
+        return f"{what}{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers))}"
+
+    if not recovery.folders and not recovery.versions:
+        return "Nothing to recover: each version is of this ledger, and in its place."
+    lines = []
+    if recovery.folders:
+        lines.append(f"Not of this ledger, left where it is: {', '.join(recovery.folders)}.")
+    if recovery.versions:
+        lines.append(f"Lost: {listed('version', recovery.versions)}.")
+    if recovery.requests:
+        lines.append(f"Open: {listed('request', recovery.requests)}. A certificate of it is no longer right.")
+    if recovery.lacking:
+        lines.append(f"Add again what was asked in {listed('request', recovery.lacking)} of the lost ledger.")
+    return "\n".join(lines)
 
 
 def history(ledger: Ledger, number: int) -> list[dict[str, Any]]:
@@ -120,6 +188,7 @@ def came_of(facts: Mapping[str, Any]) -> str:
         "nothing": "Nothing is due.",
         "due": f"A retraining is due; {some} left open. To train anew: purge request run --retrain",
         "missed": f"Batch {batch} was not accepted; {some} left open, the version before stays.",
+        "stopped": f"Batch {batch} was stopped; {some} left open, the version before stays.",
         "not-found": "",
         "done": nothing,
     }[state]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -20,9 +21,19 @@ from purge import Metric
 from purge.core.errors import LedgerError, PurgeError
 from purge.core.files import file_errors, read_json, write_json
 from purge.ledger import words
-from purge.ledger.batches import add_audit, add_version, fail_batch, finish_batch, not_found, start_batch
+from purge.ledger.batches import (
+    add_audit,
+    add_version,
+    fail_batch,
+    finish_batch,
+    next_version,
+    not_found,
+    start_batch,
+)
 from purge.ledger.chain import Kind, write_witness
 from purge.ledger.data import checked_version
+from purge.ledger.journal import record
+from purge.ledger.orders import check_folders, set_aside, stage_of
 from purge.ledger.plan import (
     BatchPlan,
     Hook,
@@ -35,8 +46,9 @@ from purge.ledger.plan import (
 )
 from purge.ledger.policy import Policy, Spent
 from purge.ledger.records import DeletionBatch, Version
-from purge.ledger.version import STAGES, NextVersion, entry_of, ordered_by, trained_last, unknown, whole
+from purge.ledger.version import STAGES, NextVersion, trained_last, whole
 from purge.ledger.version_audits import METRICS
+from purge.ledger.working import Stopped, Watched
 from purge.runs import check_weights
 
 if TYPE_CHECKING:
@@ -70,7 +82,7 @@ def init(
     with ledger.together():
         if ledger.current() is not None:
             raise LedgerError("a ledger without a version", "one that has some", "purge request run goes on")
-        ledger.record(Kind.SETTINGS, {"versions": str(place), "keep_for_audit": keep_for_audit})
+        record(ledger, Kind.SETTINGS, {"versions": str(place), "keep_for_audit": keep_for_audit})
         return add_version(ledger, folder, str(facts.digest), None, kind="base", about={"model": facts.model})
 
 
@@ -116,9 +128,9 @@ def run(
         check_days(value, name, low)
     before, after = checked_hook(before, "before"), checked_hook(after, "after")
     day = today or datetime.now(UTC).date()
-    with ledger.working(wait):
+    with ledger.working(wait), _witnessed(ledger, witness):
         folder, keep = settings_of(ledger)
-        _check_witness(ledger, witness)
+        check_folders(ledger, folder)
         new, batch = _unfinished(ledger, plan, folder, keep=keep, today=day)
         reasons: list[str] = []
         if new is None:
@@ -128,14 +140,12 @@ def run(
                 return Outcome("due" if aged else "nothing", reasons=tuple(aged))
             # Refuses before anything begins.
             new = NextVersion.begin(ledger, plan, wanted, keep=keep, today=day, at_most=at_most)
-            if (target := _target(ledger, folder)).exists():  # of a batch that has not begun yet, it is not
-                raise unknown(target)
             reasons = new.used_up() if new.requests else _aged(ledger, plan.policy, day)
         left = _left_out(ledger, new)
         taken, missing = tuple(request.number for request in new.requests), tuple(new.missing)
         if batch is None and (plan.leaves(reasons) or not taken):
             if taken:
-                ledger.record(Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
+                record(ledger, Kind.RETRAINING_DUE, {"requests": taken, "reasons": reasons})
             outcome = Outcome(
                 "due" if reasons else "not-found", taken, reasons=(*reasons, *left), not_found=missing
             )
@@ -145,38 +155,47 @@ def run(
                 batch = start_batch(ledger, taken, plan.record(ledger))
             outcome = _carried_out(ledger, batch, new, folder)
             outcome = replace(outcome, reasons=(*outcome.reasons, *left), not_found=missing)
-        if witness is not None:
-            write_witness(Path(witness), ledger.head())
     call_hook(after, "after", outcome.facts())
     return outcome
 
 
-def _check_witness(ledger: Ledger, witness: str | os.PathLike[str] | None) -> None:
-    """Refuse a ledger that lacks entries which it once had; a new witness begins with what there is."""
-    if witness is None or not Path(witness).exists():
+@contextmanager
+def _witnessed(ledger: Ledger, witness: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Refuse a ledger that lacks entries which it once had; a new witness begins with what there is.
+
+    At the end, also of a run that broke, the witness is told the end of the chain.
+    """
+    if witness is None:
+        yield
         return
-    verdict = ledger.verify(witness=witness)
-    if not verdict.ok:
+    if Path(witness).exists() and not (verdict := ledger.verify(witness=witness)).ok:
         fix = "put the newest ledger in its place, or find out who changed this one: purge request verify"
-        raise LedgerError(
-            f"the chain that {Path(witness).name} has seen in {ledger.name}", str(verdict.why), fix
-        )
+        what = f"the chain that {Path(witness).name} has seen in {ledger.name}"
+        raise LedgerError(what, str(verdict.why), fix)
+    try:
+        yield
+    finally:
+        write_witness(Path(witness), ledger.head())
 
 
 def _left_out(ledger: Ledger, new: NextVersion) -> list[str]:
     """Write down which requests are left out since an id of theirs is in no data, and say it."""
     lines = []
     with ledger.together():
-        for number, missing in new.missing.items():
-            request = not_found(ledger, number, missing)
-            lines.append(f"Request {number} stays open, {words.not_found(request, missing)}.")
-    more = "An id is compared as it is written: withdraw such a request, and add it anew."
+        for number, unknown in new.missing.items():
+            alike = new.data.alike(ledger, number, unknown)
+            request = not_found(ledger, number, unknown, alike)
+            lines.append(f"Request {number} stays open, {words.not_found(request, len(unknown), alike)}.")
+    more = (
+        "An id is compared as it is written. Withdraw such a request and add it anew; or, if nobody has such "
+    )
+    more += "data: purge request accept N --unknown"
     return [*lines, more] if lines else []
 
 
 def _aged(ledger: Ledger, policy: Policy, today: date) -> list[str]:
     """Why a chain of deletions has lasted too long, though nothing is to be deleted today."""
-    versions = ledger.versions()
+    versions = ledger.lineage()
     if versions[-1].kind != "unlearned":
         return []
     return policy.reasons(Spent(age=(today - trained_last(versions)[1]).days))
@@ -209,18 +228,17 @@ def _unfinished(
 def _given_up(ledger: Ledger, batch: DeletionBatch, folder: Path, why: str) -> None:
     """End a batch that nobody goes on with, and remove its work."""
     fail_batch(ledger, batch.number, why)
-    shutil.rmtree(_stage(ledger, folder, batch), ignore_errors=True)
-    left = _target(ledger, folder)
-    if ordered_by(left, entry_of(ledger, batch)):
-        shutil.rmtree(left)
-
-
-def _stage(ledger: Ledger, folder: Path, batch: DeletionBatch) -> Path:
-    return folder / f".batch-{entry_of(ledger, batch)[:16]}"
+    for left in (stage_of(ledger, folder, batch), _target(ledger, folder)):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _target(ledger: Ledger, folder: Path) -> Path:
-    return folder / f"version-{len(ledger.versions()) + 1:04d}"
+    """Where the next version shall be: under the first number that no chain has used."""
+    others = {name for name, _ in set_aside(ledger)}
+    number = next_version(ledger)
+    while f"version-{number:04d}" in others:
+        number += 1
+    return folder / f"version-{number:04d}"
 
 
 # -- carrying out ------------------------------------------------------------------------------
@@ -228,28 +246,34 @@ def _target(ledger: Ledger, folder: Path) -> Path:
 
 def _carried_out(ledger: Ledger, batch: DeletionBatch, new: NextVersion, folder: Path) -> Outcome:
     """Make the version that a batch ordered, or take what a worker that was killed has made of it."""
-    stage, target = _stage(ledger, folder, batch), _target(ledger, folder)
+    stage, target = stage_of(ledger, folder, batch), _target(ledger, folder)
     order = new.order(batch)
     try:
         for left in (*(stage / name for name in STAGES if whole(stage / name)), target):
             if left.exists():  # whatever lies where a batch works must be its own
-                order.check(left)
+                order.check(left, ledger.lineage())
+        if target.exists():
+            return _finished(ledger, batch, new, target, stage)
     except PurgeError as error:
         fail_batch(ledger, batch.number, str(error))
         raise
-    if target.exists():
-        return _finished(ledger, batch, new, target, stage)
     if new.nothing_to_forget():
-        finish_batch(ledger, batch.number, about={"rows": 0}, without_rows=batch.requests)
+        finish_batch(ledger, batch.number, about={"rows": 0}, rows=new.found())
         return Outcome("done", batch.requests, batch.number)
     try:
         with file_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        made, about, reasons = new.made(stage, order)
+        watched = Watched(ledger, batch.number)
+        made, about, reasons = new.made(stage, order, watched)
+        watched.begins("finishing")  # the last moment at which it can be stopped
         if not reasons:
             write_json(made / ABOUT, about)
             with file_errors(target):
                 os.rename(made, target)
+    except Stopped:
+        fail_batch(ledger, batch.number, words.STOPPED)
+        shutil.rmtree(stage, ignore_errors=True)
+        return Outcome("stopped", batch.requests, batch.number, reasons=(f"{words.STOPPED}.",))
     except Exception as error:
         # What our own errors say names no id; others may quote anything.
         why = str(error) if isinstance(error, PurgeError) else f"something broke: {type(error).__name__}"
@@ -284,15 +308,16 @@ def _finished(ledger: Ledger, batch: DeletionBatch, new: NextVersion, target: Pa
     tested = {n for group in found["groups"] if group["tested"] for n in group["requests"]}
     with ledger.together():
         version = add_version(
-            ledger, place, digest, new.parent.digest, kind=kind, batch=batch.number, about=kept
-        )
+            ledger, place, digest, new.parent.digest, kind=kind, batch=batch.number, about=kept,
+            number=int(target.name.rpartition("-")[2]),
+        )  # fmt: skip
         add_audit(
             ledger, digest, requests=tested | {*batch.requests}, passed=True, found=found,
             batch=batch.number, folder=place,
         )  # fmt: skip
         finish_batch(
             ledger, batch.number, version=digest, about={"rows": about["rows"]},
-            without_rows=new.without_rows(),
+            rows=new.found(),
         )  # fmt: skip
     shutil.rmtree(stage, ignore_errors=True)
     return Outcome("done", batch.requests, batch.number, version.number, str(place), kind, found=found)

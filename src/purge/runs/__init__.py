@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         same_scale,
     )
     from purge.runs.make import check_recorded, facts_for, fresh_model, train_run, unlearn_run
-    from purge.runs.requests import Request, cut
+    from purge.runs.requests import LeftOut, Request, cut
     from purge.runs.weights import WEIGHTS, check_weights
     from purge.runs.words import request_words
 
@@ -47,16 +47,16 @@ _HOMES = {
     **dict.fromkeys(
         ("check_recorded", "facts_for", "fresh_model", "train_run", "unlearn_run"), "runs.make"
     ),
-    **dict.fromkeys(("Request", "cut"), "runs.requests"),
+    **dict.fromkeys(("LeftOut", "Request", "cut"), "runs.requests"),
     **dict.fromkeys(("WEIGHTS", "check_weights"), "runs.weights"),
 }  # fmt: skip
 
 __all__ = [
-    "WEIGHTS", "Auditor", "Recipe", "Request", "RunFile", "Trained", "Unlearned", "audit_folder", "build_for",
-    "check_recorded", "check_weights", "choose_model", "cut", "environment", "facts_for", "facts_of",
-    "first_of", "fresh_model", "gone_of", "kept_epochs", "left_out_words", "read_data", "read_facts",
-    "read_model", "recipe_of", "request_words", "same_scale", "save_figures", "train_folder", "train_run",
-    "unlearn_folder", "unlearn_run", "write_report",
+    "WEIGHTS", "Auditor", "LeftOut", "Recipe", "Request", "RunFile", "Trained", "Unlearned", "audit_folder",
+    "build_for", "check_recorded", "check_weights", "choose_model", "cut", "environment", "facts_for",
+    "facts_of", "first_of", "fresh_model", "gone_of", "kept_epochs", "left_out_words", "read_data",
+    "read_facts", "read_model", "recipe_of", "request_words", "same_scale", "save_figures", "train_folder",
+    "train_run", "unlearn_folder", "unlearn_run", "write_report",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(__name__, _HOMES)

@@ -35,7 +35,7 @@ from purge.runs.folder import (
     shown_path,
 )
 from purge.runs.make import check_recorded, needed
-from purge.runs.requests import Request, both, cut, read_truth, rows_of
+from purge.runs.requests import LeftOut, Request, both, cut, read_truth, rows_of
 from purge.runs.words import like_first, reference_command, request_words
 from purge.verdict.numbers import Role, Slot
 
@@ -44,7 +44,7 @@ def audit_run(
     run: Path, facts: RunFile, source: DataSource, data: Samples, test: Samples | None, request: Request, *,
     model: str | None, original: Path | None, retrained: Sequence[Path], metrics: list[Metric],
     shadows: int, seed: int, device: str | None = None, progress: bool = True, trust: bool = False,
-    truth: Path | None = None,
+    truth: Path | None = None, left_out: LeftOut | None = None,
 ) -> Report:  # fmt: skip
     """Audit a run folder beside those of the original and of retrained models.
 
@@ -64,7 +64,7 @@ def audit_run(
         same_data(facts, source, data)
     everything = both(gone_of(facts), request)
     request = request or needed(everything)
-    forget, retain = cut(data, request, everything)
+    forget, retain = cut(data, request, everything, left_out)
     right = None if truth is None else read_truth(truth, data, rows_of(data, request))
     original, began = (original, None) if original is not None else _first(run, facts)
     for path in retrained:

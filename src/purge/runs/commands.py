@@ -33,6 +33,7 @@ from purge.result import Result
 from purge.runs.audits import audit_run
 from purge.runs.folder import (
     RunFile,
+    check_ledger,
     choose_model,
     export_form,
     facts_of,
@@ -52,7 +53,7 @@ from purge.runs.make import (
     train_run,
     unlearn_run,
 )
-from purge.runs.requests import Request, both, cut, request_of
+from purge.runs.requests import LeftOut, Request, both, cut, request_of
 from purge.runs.words import like_first, reference_command
 from purge.verdict.compare import Broken, Condition, broken
 
@@ -73,10 +74,12 @@ def train_folder(
     without_classes: Sequence[str], without_ids: Path | None, pretrained: bool, settings: Mapping[str, Any],
     seed: int | None, device: str | None, trust: bool, shards: int | None, slices: int | None,
     vote: Vote | None, log_updates: Path | None, log_only_ids: Path | None, resume: bool, force: bool,
-    progress: bool,
+    progress: bool, left_out: LeftOut | None = None,
 ) -> Trained:  # fmt: skip
     """Train a model, or the reference without what must be forgotten; ``options``: those of its data."""
     facts = RunFile() if like is None else facts_of(like)
+    if like is not None:
+        check_ledger(like, facts, left_out)
     parts = shards if shards is not None or log_updates is not None else facts.shards
     _check_options(parts, shards, slices, vote, log_updates, log_only_ids, resume)
     finished = resume and (out / "run.json").is_file() and not (out / STATE).is_file()
@@ -89,6 +92,7 @@ def train_folder(
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
+    test = _unseen(test, left_out)
     request = request_of(data, without_classes, without_ids, words="without")
     request = request or facts.request  # like a reference: without the same
     seed = _next_seed(facts, request, like) if seed is None else seed
@@ -103,7 +107,7 @@ def train_folder(
         pretrained=pretrained or (model is None and facts.pretrained),  # a reference starts as its model did
         shards=parts, slices=slices or facts.slices or 1, vote=vote or facts.vote or "mean",
         log_updates=log_updates, log_only=log_only, device=device, progress=progress, resume=resume,
-        force=force,
+        force=force, left_out=left_out,
     )  # fmt: skip
     samples = result.info["samples"]
     summary = {
@@ -111,9 +115,22 @@ def train_folder(
         "seconds": result.seconds, "flop": result.info["flop"],
         "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
         "test_accuracy": result.info.get("test_accuracy"),
-        "class_accuracy": result.info.get("class_accuracy", {}),
+        "class_accuracy": result.info.get("class_accuracy", {}), **_left_out_of(data, left_out),
     }  # fmt: skip
     return Trained(summary, request, source, data, result)
+
+
+def _unseen(test: Samples | None, left_out: LeftOut | None) -> Samples | None:
+    """The test data without the rows of people who asked to be forgotten."""
+    if test is None or left_out is None:
+        return test
+    part = test.select(~left_out.rows(test))
+    return part if len(part) else None
+
+
+def _left_out_of(data: Samples, left_out: LeftOut | None) -> dict[str, int]:
+    """How many rows of the training data are left out, for a summary."""
+    return {} if left_out is None else {"left_out_rows": int(left_out.rows(data).sum())}
 
 
 def _next_seed(facts: RunFile, request: Request, like: Path | None) -> int:
@@ -156,6 +173,7 @@ def unlearn_folder(
     forget_classes: Sequence[str], forget_ids: Path | None, method: str, settings: Mapping[str, Any],
     augment: str | None, seed: int, device: str | None, trust: bool, precision: Precision | None,
     graph: bool | None, record: DeletionRequest, export_to: Path | None, force: bool, progress: bool,
+    left_out: LeftOut | None = None,
 ) -> Unlearned:  # fmt: skip
     """Make a checkpoint forget, and write the run folder; ``options``: those of its data."""
     with current_folder_importable(":" in method):
@@ -166,6 +184,7 @@ def unlearn_folder(
         got = "the model that is to forget"
         raise FileError("another folder for the new model", got, "keep it: an audit compares with it")
     facts = facts_of(checkpoint)
+    check_ledger(checkpoint, facts, left_out)
     name = choose_model(facts, model, trust)
     form = _checked_form(checkpoint, name, export_to, out, force=force)
     source = choose_data(facts, options, trust=trust, model=name)
@@ -177,8 +196,9 @@ def unlearn_folder(
     check_recorded(checkpoint, facts, trained, data, test, device)
     request = needed(request_of(data, forget_classes, forget_ids, words="forget"))
     before = gone_before(checkpoint, facts)  # it must not be taught again
-    forget, retain = cut(data, request, before)
-    left_out: list[str] = []
+    forget, retain = cut(data, request, before, left_out)
+    test = _unseen(test, left_out)
+    not_exported: list[str] = []
     with claimed(out):
         out_folder(out, force=force)  # another process may have been here since
         result = unlearn_run(
@@ -188,9 +208,10 @@ def unlearn_folder(
         )  # fmt: skip
         first = first_of(checkpoint, facts, result.info["original_digest"])
         about = facts_for(name, source, data, request, original=checkpoint, gone=before, deployed=first)
+        about |= {} if left_out is None else {"ledger": left_out.ledger}
         result.save(out, force=force, **about)
         if export_to is not None and writes():
-            left_out = export(result.model, export_to, like=form, force=force)
+            not_exported = export(result.model, export_to, like=form, force=force)
     last = [row for row in result.history if row.get("check_forget_accuracy") is not None][-1]
     summary = {
         "folder": str(out), "method": method, "steps": result.steps, "seconds": result.seconds,
@@ -198,7 +219,8 @@ def unlearn_folder(
         "forget_accuracy": last["check_forget_accuracy"],
         "forget_target": result.info["forget_target"], "retain_loss": last["check_retain_loss"],
         "retain_budget": result.info["retain_budget"],
-        **({} if export_to is None else {"export": str(export_to), "left_out": left_out}),
+        **({} if export_to is None else {"export": str(export_to), "left_out": not_exported}),
+        **_left_out_of(data, left_out),
         "target_missed": _missed(result, last["check_forget_accuracy"], request, len(forget)),
     }  # fmt: skip
     reference = reference_command(like_first(checkpoint, facts, source, name), both(before, request))
@@ -250,7 +272,7 @@ def audit_folder(
     run: Path, options: Mapping[str, Any], *, model: str | None, original: Path | None,
     retrained: Sequence[Path], metrics: str, shadows: int, fail_if: Sequence[str],
     forget_classes: Sequence[str], forget_ids: Path | None, truth: Path | None, seed: int,
-    device: str | None, trust: bool, progress: bool,
+    device: str | None, trust: bool, progress: bool, left_out: LeftOut | None = None,
 ) -> Audited:  # fmt: skip
     """Measure what a model still knows, beside other models; ``options``: those of its data."""
     names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
@@ -258,16 +280,18 @@ def audit_folder(
         wanted = resolve_metrics(names, [] if truth is None else ["truth"])
     conditions = read_conditions(fail_if, wanted)
     facts = facts_of(run)
+    check_ledger(run, facts, left_out)
     name = choose_model(facts, model, trust)
     source = choose_data(facts, options, trust=trust, model=name)
     data, test = read_data(source, progress=progress)
+    test = _unseen(test, left_out)
     for condition in conditions:
         condition.check_class(len(data.names))
     request = request_of(data, forget_classes, forget_ids, words="forget")
     report = audit_run(
         run, facts, source, data, test, request, model=model, original=original, retrained=retrained,
         metrics=wanted, shadows=shadows, seed=seed, device=device, progress=progress, trust=trust,
-        truth=truth,
+        truth=truth, left_out=left_out,
     )  # fmt: skip
     reference = reference_command(like_first(run, facts, source, name), both(gone_of(facts), request))
     return Audited(report, metrics in PANELS, conditions, reference)

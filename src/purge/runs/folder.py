@@ -25,7 +25,7 @@ from purge.methods.sisa_model import SisaModel
 from purge.models import builders, zoo
 from purge.models.checkpoint import load_weights
 from purge.models.stored import weights_in
-from purge.runs.requests import Request, both, check_request
+from purge.runs.requests import LeftOut, Request, both, check_request
 from purge.runs.weights import WEIGHTS, check_weights
 
 MAKE = "purge train --data DATA --model MODEL"
@@ -86,6 +86,7 @@ class RunFile(DataSource, Mapping[str, Any]):
     names: list[str] | None = None  # of the classes
     test_accuracy: float | None = None
     class_accuracy: dict[str, float] = field(default_factory=dict)
+    ledger: str | None = None  # its name, if a ledger says which rows no model is taught any more
     cache: list[str] | None = None  # copies of its data that are kept
     content: dict[str, Any] = field(default_factory=dict)
 
@@ -268,6 +269,14 @@ def same_kind(facts: RunFile, source: DataSource, what: str) -> None:
         if f.name in SAME and own != theirs:
             wanted, got = (f"--{option_name(f)} {value or 'of the data'}" for value in (own, theirs))
             raise DataError(f"{wanted} for the {what} model too", got, "train it with purge train --like RUN")
+
+
+def check_ledger(checkpoint: Path, facts: RunFile, left_out: LeftOut | None) -> None:
+    """Refuse to go on from a model of a ledger without it: it would be taught forgotten people again."""
+    if facts.ledger is not None and (left_out is None or left_out.ledger != facts.ledger):
+        got = "none" if left_out is None else "another one"
+        fix = "pass --ledger with it: it alone knows whose rows must not be taught again"
+        raise FileError(f"the ledger that {checkpoint.name} was made with", got, fix)
 
 
 def gone_of(facts: RunFile) -> Request:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from purge.api import unlearn
+from purge.callbacks import Callback
 from purge.core.errors import DataError, FileError
 from purge.core.settings import as_dict, checked_seed
 from purge.data.augmented import Augmentation
@@ -34,7 +35,7 @@ from purge.runs.folder import (
     facts_of,
     gone_of,
 )
-from purge.runs.requests import Request, cut
+from purge.runs.requests import LeftOut, Request, cut
 from purge.runs.weights import WEIGHTS, check_weights
 from purge.training import train, train_sharded
 
@@ -72,13 +73,17 @@ def train_run(
     shards: int | None = None, slices: int = 1, vote: Vote = "mean",
     log_updates: Path | None = None, log_only: Samples | None = None, device: str | None = None,
     progress: bool = True, title: str = "", resume: bool = False, force: bool = False,
-    more: Mapping[str, Any] | None = None,
+    left_out: LeftOut | None = None, more: Mapping[str, Any] | None = None, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
-    ``more`` is put into run.json; the other arguments are those of :func:`purge.train`.
+    Nor is it taught rows that a ledger has ``left_out``. ``more`` is put into run.json; the other arguments
+    are those of :func:`purge.train`.
     """
     kept = cut(data, request)[1] if request else data
+    if left_out is not None:
+        kept = kept.select(~left_out.rows(kept))
+        more = {"ledger": left_out.ledger, **(more or {})}
     facts = {**facts_for(name, choice, data, request), "pretrained": pretrained, **(more or {})}
     if shards is not None:
         return train_sharded(
@@ -89,7 +94,7 @@ def train_run(
     return train(
         fresh_model(name, data, seed=seed, pretrained=pretrained), kept, test=test, seed=seed, device=device,
         progress=progress, title=title or name, out=out, resume=resume, force=force, record=facts,
-        log_updates=log_updates, log_only=log_only, **recipe,
+        log_updates=log_updates, log_only=log_only, callbacks=callbacks, **recipe,
     )  # fmt: skip
 
 
@@ -113,7 +118,7 @@ def unlearn_run(
     settings: Mapping[str, Any], test: Samples | None, seed: int, device: str | None = None,
     progress: bool = True, precision: Precision | None = None, graph: bool | None = None,
     request: DeletionRequest | None = None, check: bool = True, checkpoint: Path | None = None,
-    augment: str | Augmentation | None = None,
+    augment: str | Augmentation | None = None, callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Unlearn with all that the method needs: a fresh model of that name, the log of the training.
 
@@ -133,7 +138,7 @@ def unlearn_run(
         settings = {"log": facts.log_updates, **settings}
     return unlearn(
         model, forget, retain, test=test, method=method, seed=seed, device=device, progress=progress,
-        fresh=fresh, precision=precision, graph=graph, request=request, check=check,
+        fresh=fresh, precision=precision, graph=graph, request=request, check=check, callbacks=callbacks,
         **settings,
     )  # fmt: skip
 
@@ -174,7 +179,7 @@ def _near(now: float, recorded: float, points: float, n: int) -> bool:
 def gone_before(checkpoint: Path, facts: RunFile) -> Request:
     """What a model has forgotten before; a run that does not say it cannot be gone on with."""
     before = gone_of(facts)
-    if facts.preset is not None and not before:
+    if facts.preset is not None and not before and facts.ledger is None:  # a ledger says it
         got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
         fix = "go on in Python, or start from the model that it began with and name all of them"
         raise FileError("a run that says which samples it has forgotten", got, fix)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,14 @@ Request = dict[Literal["forget_classes", "forget_ids", "forget_subjects"], list[
 
 MOST_IDS_SHOWN = 3  # in a message: they are personal data
 DIGITS = 100  # of a sample or class number in a file; Python itself reads no more than 4,300
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that no model is taught any more; a ledger knows whose they are, and nobody else does."""
+
+    ledger: str  # its name, which stands in run.json
+    rows: Callable[[Samples], Tensor]  # a mask (N,) of them among samples
 
 
 def check_request(request: Request, where: str) -> None:
@@ -53,10 +62,14 @@ def both(a: Request, b: Request) -> Request:
     return {key: sorted({*a.get(key, []), *b.get(key, [])}) for key in sorted({*a, *b})}
 
 
-def cut(train: Samples, request: Request, before: Request | None = None) -> tuple[Samples, Samples]:
+def cut(
+    train: Samples, request: Request, before: Request | None = None, left_out: LeftOut | None = None
+) -> tuple[Samples, Samples]:
     """Split training images into forget and retain; what was forgotten ``before`` is not retained."""
     forget = rows_of(train, request)
     retain = ~forget & ~rows_of(train, before or {})
+    if left_out is not None:
+        retain &= ~left_out.rows(train)
     if not forget.any() or not retain.any():
         got = f"{int(forget.sum())} of {len(train)} samples to forget"
         raise DataError("something to forget and something to retain", got, "choose fewer or more of them")
