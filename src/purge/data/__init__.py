@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from purge.data.cache import user_folder as user_cache
     from purge.data.catalog import DATASETS
     from purge.data.identity import fingerprints
-    from purge.data.ids import IdOf
-    from purge.data.items import Adapt, Form
+    from purge.data.items import Adapt, Form, IdOf
     from purge.data.samples import Samples, relabelled
     from purge.data.sources import OPTIONS, DataSource, choose_data, option_name, option_type
 
@@ -30,7 +29,7 @@ __all__ = [
 __getattr__ = imported_on_use(
     __name__,
     {
-        "Adapt": "data.items", "Form": "data.items", "IdOf": "data.ids", "accepted": "data.accept",
+        "Adapt": "data.items", "Form": "data.items", "IdOf": "data.items", "accepted": "data.accept",
         "CACHE_KINDS": "data.cache:KINDS", "CacheKind": "data.cache:Kind", "DATASETS": "data.catalog",
         "DataSource": "data.sources", "OPTIONS": "data.sources", "Samples": "data.samples",
         "cache_entries": "data.cache:entries", "cache_folder": "data.cache", "choose_data": "data.sources",

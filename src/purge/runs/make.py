@@ -73,7 +73,8 @@ def train_run(
     shards: int | None = None, slices: int = 1, vote: Vote = "mean",
     log_updates: Path | None = None, log_only: Samples | None = None, device: str | None = None,
     progress: bool = True, title: str = "", resume: bool = False, force: bool = False,
-    left_out: LeftOut | None = None, more: Mapping[str, Any] | None = None, callbacks: Sequence[Callback] = (),
+    left_out: LeftOut | None = None, more: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Train a model by name on ``data`` without what the request names, and write its run folder.
 
