@@ -83,7 +83,7 @@ def train(
         device: the model's, unless given.
         progress: show a line of progress on a terminal and in a notebook.
         title: of this line.
-        out: a folder, in which a run folder is written, and after every epoch the state of the training.
+        out: the run folder to write; after every epoch it holds the state of the training.
         resume: go on from that state after an interruption.
         force: replace an old run in ``out``, when the new one is whole.
         record: keys and values that go into run.json.
@@ -132,7 +132,9 @@ def train(
 
     only = parts.get("log_only")
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
-    state = None if folder is None else _state_in(folder)
+    state = None if folder is None else folder / STATE
+    for half in [] if folder is None else folder.glob(HALF):  # of a state that a killed process was writing
+        half.unlink(missing_ok=True)
     context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     about = {"kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at)}
@@ -164,8 +166,8 @@ def train(
     )  # fmt: skip
     if folder is not None:
         result.save(folder, force=True, **extra)
-        if ranks.rank == 0:  # the others are here before the first one has written it
-            (folder / STATE).unlink(missing_ok=True)
+        if ranks.rank == 0 and state:  # the others are here before the first one has written it
+            state.unlink(missing_ok=True)
     ranks.wait()
     listeners.tell("on_end", result)
     return result
@@ -211,8 +213,8 @@ def train_sharded(
         out: a folder, in which a run folder is written, with all that deletions need.
         force: replace an old run in ``out``, when the new one is whole.
         record: keys and values that go into run.json.
-        parts: gives the file of each shard by its number; a shard that has one is read from it, one that has
-            none is written to it, so that shards can be trained apart.
+        parts: gives the file of each shard by its number, so that shards can be trained apart: one that is
+            there is read, another is written.
         label: the column or key of the label.
         id_of: the column, key or position of the user's own ids.
         adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
@@ -267,13 +269,6 @@ def _check_log(log_updates: Any, log_only: Any, resume: bool) -> None:
         raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
     if log_updates is not None:
         Ranks.here(torch.device("cpu")).refuse("a training that logs its updates")
-
-
-def _state_in(folder: Path) -> Path:
-    """The file of the state of a training; halves of it that a killed process left are removed."""
-    for half in folder.glob(HALF):
-        half.unlink(missing_ok=True)
-    return folder / STATE
 
 
 def _names(samples: Samples) -> dict[str, Any]:
