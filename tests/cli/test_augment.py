@@ -12,7 +12,7 @@ import purge
 from purge.bench.runner import bench
 from tests.augmenting import Augmenting
 from tests.bench.plans import place_of, plan_of
-from tests.cli.commands import command, good, read, refusal
+from tests.cli.commands import ran, read, refused
 
 METHOD = "tests.augmenting:Augmenting"
 ASKED = ("--forget-class", 3, "--set", "forget_target=1", "--method", METHOD, "--quiet")
@@ -23,7 +23,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of digits that was trained with crops and colours."""
     folder = tmp_path_factory.mktemp("augmented") / "base"
     how = ("--set", "epochs=1", "--set", "augment=crop", "--set", "colour=0.1")
-    good(command("train", "--data", "digits", "--model", "small-resnet", *how, "--out", folder, "--quiet"))
+    ran("train", "--data", "digits", "--model", "small-resnet", *how, "--out", folder, "--quiet")
     return folder
 
 
@@ -44,36 +44,36 @@ def changed(base: Path, tmp_path: Path, **settings: Any) -> Path:
 
 
 def test_the_recipe_of_the_run_folder_is_the_default(base: Path, tmp_path: Path) -> None:
-    good(command("unlearn", base, *ASKED, "--out", tmp_path / "one"))
+    ran("unlearn", base, *ASKED, "--out", tmp_path / "one")
     assert used() == purge.Augmentation("crop", 0.1)
     assert Augmenting.seen["changed"] is not None
     assert read(tmp_path / "one" / "run.json")["augment"] == "crop, colour 0.1"
     # The next request asks the training that the first one began with.
     again = ("--forget-class", 5, *ASKED[2:])
-    good(command("unlearn", tmp_path / "one", *again, "--augment", "none", "--out", tmp_path / "two"))
+    ran("unlearn", tmp_path / "one", *again, "--augment", "none", "--out", tmp_path / "two")
     assert Augmenting.seen["changed"] is None
     assert read(tmp_path / "two" / "run.json")["augment"] == "none"
-    good(command("unlearn", tmp_path / "two", "--forget-class", 6, *ASKED[2:], "--out", tmp_path / "three"))
+    ran("unlearn", tmp_path / "two", "--forget-class", 6, *ASKED[2:], "--out", tmp_path / "three")
     assert used() == purge.Augmentation("crop", 0.1)
 
 
 def test_a_name_on_the_command_line_wins(base: Path, tmp_path: Path) -> None:
-    good(command("unlearn", base, *ASKED, "--augment", "flip", "--out", tmp_path / "run"))
+    ran("unlearn", base, *ASKED, "--augment", "flip", "--out", tmp_path / "run")
     assert used() == purge.Augmentation("flip")
     assert read(tmp_path / "run" / "run.json")["augment"] == "flip"
 
 
 def test_of_a_file_of_weights_nothing_is_known(base: Path, tmp_path: Path) -> None:
     given = ("--data", "digits", "--model", "small-resnet")
-    good(command("unlearn", base / "model.safetensors", *given, *ASKED, "--out", tmp_path / "run"))
+    ran("unlearn", base / "model.safetensors", *given, *ASKED, "--out", tmp_path / "run")
     assert used() is None
     assert read(tmp_path / "run" / "run.json")["augment"] is None
 
 
 def test_it_is_a_setting_of_a_method_that_trains_anew(base: Path, tmp_path: Path) -> None:
     asked = ("--forget-class", 3, "--method", "retrain", "--set", "epochs=1", "--quiet")
-    good(command("unlearn", base, *asked, "--augment", "flip", "--out", tmp_path / "a"))
-    good(command("unlearn", base, *asked, "--set", "augment=flip", "--out", tmp_path / "b"))
+    ran("unlearn", base, *asked, "--augment", "flip", "--out", tmp_path / "a")
+    ran("unlearn", base, *asked, "--set", "augment=flip", "--out", tmp_path / "b")
     one, two = (read(tmp_path / name / "run.json") for name in "ab")
     assert one["settings"]["recipe"]["augment"] == two["settings"]["recipe"]["augment"] == "flip"
     assert one["digest"] == two["digest"]
@@ -92,7 +92,7 @@ def test_a_strange_recipe_is_refused_in_one_line(
     base: Path, tmp_path: Path, settings: dict[str, Any], words: str
 ) -> None:
     theirs = changed(base, tmp_path, **settings)
-    said = refusal(command("unlearn", theirs, *ASKED, "--out", tmp_path / "run"))
+    said = refused("unlearn", theirs, *ASKED, "--out", tmp_path / "run")
     assert words in said
     assert str(theirs / "run.json") in said
     assert not (tmp_path / "run").exists()
@@ -100,10 +100,10 @@ def test_a_strange_recipe_is_refused_in_one_line(
 
 def test_what_is_refused_on_the_command_line(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "run")
-    said = refusal(command("unlearn", "nowhere", *ASKED, "--augment", "crop-flop", *out))
+    said = refused("unlearn", "nowhere", *ASKED, "--augment", "crop-flop", *out)
     assert "one of none, crop, flip, crop-flip, turn for augment, got 'crop-flop'. Fix: did you mean" in said
     scrub = ("--forget-class", 3, "--method", "scrub", "--augment", "flip")
-    said = refusal(command("unlearn", "nowhere", *scrub, *out))  # before anything is read
+    said = refused("unlearn", "nowhere", *scrub, *out)  # before anything is read
     assert "a method that augments its data, for augment=…, got Scrub" in said
     assert not (tmp_path / "run").exists()
 

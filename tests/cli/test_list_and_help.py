@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -16,9 +16,7 @@ import purge
 from purge.cli import app as cli
 from purge.core.settings import flat_fields
 from purge.methods.registry import METHODS
-from purge.metrics.registry import METRICS
-from purge.models.zoo import MODELS
-from tests.cli.commands import Done, command
+from tests.cli.commands import command
 
 SHELVES: dict[str, Callable[[], dict[str, str]]] = {
     "methods": purge.list_methods,
@@ -37,12 +35,6 @@ def test_list_names_all_that_there_is(shelf: str) -> None:
     assert there.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
 
 
-def test_the_shelves_are_not_empty() -> None:
-    assert {"purge", "purge-paper", "gradient-ascent"} <= purge.list_methods().keys()
-    assert {"ta", "fa_test", "ra", "mia", "bn_recal"} <= METRICS.keys()
-    assert "small-resnet" in MODELS
-
-
 @pytest.mark.parametrize("name", purge.list_methods())
 def test_list_names_every_setting_of_a_method(name: str) -> None:
     settings = {f.name: value for f, value in flat_fields(METHODS[name].method)}
@@ -52,53 +44,10 @@ def test_list_names_every_setting_of_a_method(name: str) -> None:
     assert settings.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
 
 
-OPTIONS = {
-    "demo": "--out --quick --seed --force --json --quiet",
-    "train": (
-        "--out --data --model --like --data-dir --size --split-seed --skip-bad --mean --std "
-        "--label --text --id --test --all-trained --transform --stream "
-        "--without-class --without-ids --pretrained --set --seed --device --trust --shards --slices --vote "
-        "--log-updates --log-only-ids --no-cache --resume --force --json --quiet"
-    ),
-    "unlearn": (
-        "checkpoint --out --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--label --text --id --test --all-trained --transform --stream "
-        "--forget-class --forget-ids --method --set --augment --seed --device --trust --precision "
-        "--graph "
-        "--request-id --received --done --by --model-version --export --no-cache --force --json --quiet"
-    ),
-    "audit": (
-        "run --data --data-dir --size --split-seed --skip-bad --mean --std --model "
-        "--label --text --id --test --all-trained --transform --stream "
-        "--retrained --original --metrics --shadows --fail-if --forget-class --forget-ids --truth "
-        "--seed --device --trust --no-cache --json --quiet"
-    ),
-    "report": "run --out --figures --force --json",
-    "list": "shelf name --json",
-    "cache": "action kind --json",
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_help_mentions_every_option(name: str) -> None:
-    done = command(name, "--help")
-    assert (done.code, done.err) == (0, "")
-    mentioned = re.findall(r"^  (?:-h, )?(--[a-z-]+|[a-z]+(?=(?:\.\.\.)? <))", done.out, re.M)
-    assert sorted(mentioned) == sorted([*OPTIONS[name].split(), "--debug", "--help"])
-
-
 def test_help_lists_the_commands() -> None:
-    done = command("--help")
-    assert done.code == 0
-    assert {"demo", "train", "unlearn", "audit", "report", "list"} <= set(
-        re.findall(r"^  ([a-z]+)  ", done.out, re.M)
-    )
-
-
-def test_purge_alone_shows_its_help() -> None:
-    done = command()
-    assert not done.err.startswith("Error")
-    assert "\n  demo " in done.out + done.err
+    done, alone = command("--help"), command()
+    assert (done.code, done.out) == (alone.code, alone.out) == (0, alone.out)
+    assert set(re.findall(r"^  ([a-z]+)  ", done.out, re.M)) == {*cli.COMMANDS, "request"}
 
 
 class Failing(io.StringIO):
@@ -152,7 +101,8 @@ def test_letters_that_the_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch
 
 HEAVY = {"torch", "matplotlib", "sklearn", "pandas", "scipy", "pyarrow"}
 LIGHT = [
-    ["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS), *(["list", s] for s in SHELVES),
+    ["--help"], ["--version"], *([name, "--help"] for name in (*cli.COMMANDS, "request")),
+    *(["list", shelf] for shelf in SHELVES),
 ]  # fmt: skip
 RUN_LIGHT = """
 import sys
@@ -181,19 +131,16 @@ def test_help_and_list_import_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["list", "methods"]])
+@pytest.mark.parametrize("argv", LIGHT, ids=" ".join)
 def test_help_and_list_answer_at_once(argv: list[str]) -> None:
-    """In half a second on an idle machine; this one may be busy."""
+    """In processor time, which is what an idle machine takes; this one may be busy."""
     seconds = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         in_a_process([argv])
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 1.5
-
-
-def test_version() -> None:
-    assert command("--version") == Done(0, f"purge {purge.__version__}\n", "")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.4
 
 
 def test_as_a_module() -> None:

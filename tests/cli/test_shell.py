@@ -17,7 +17,7 @@ import typer
 
 from purge.cli import app as cli
 from purge.report.tables import as_text, fitted, listing, plain_table
-from tests.cli.commands import command, good
+from tests.cli.commands import ran
 
 WIDTHS = (40, 60, 80, 200)
 ENTRY = [sys.executable, "-m", "purge"]
@@ -79,8 +79,8 @@ def test_lists_are_whole_at_any_width(
     argv: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    rows = good(command("list", *argv, "--json")).json
-    text = good(command("list", *argv)).out
+    rows = ran("list", *argv, "--json").json
+    text = ran("list", *argv).out
     is_whole(text, [cell for row in rows for cell in row.values()])
     longest = max(len(word) for row in rows for cell in row.values() for word in cell.split())
     assert max(map(len, text.splitlines())) <= max(width, longest + 16)
@@ -91,11 +91,11 @@ def test_requests_are_whole_at_any_width(width: int, tmp_path: Path, monkeypatch
     monkeypatch.setenv("PURGE_LEDGER", str(tmp_path / "requests.db"))
     monkeypatch.setenv("COLUMNS", str(width))
     note = "by letter, archived as A-2026/11/0815-4711 in the third cabinet from the left"
-    good(command("request", "add", "--class", "seven", "--received", "2026-11-01", "--note", note))
-    (row,) = good(command("request", "list", "--json")).json
-    text = good(command("request", "list")).out
+    ran("request", "add", "--class", "seven", "--received", "2026-11-01", "--note", note)
+    (row,) = ran("request", "list", "--json").json
+    text = ran("request", "list").out
     is_whole(text, [str(row["number"]), row["received"], row["due"], "class seven", row["state"], note])
-    shown = good(command("request", "show", "1")).out
+    shown = ran("request", "show", "1").out
     is_whole(shown, [row["received"], row["due"], note])
 
 
@@ -106,8 +106,8 @@ def test_a_plan_of_a_bench_is_whole_at_any_width(
     monkeypatch.setenv("COLUMNS", str(width))
     plan = Path(__file__).parents[2] / "configs" / "smoke.yaml"
     asked = ("bench", plan, "--out", tmp_path / "out", "--dry-run")
-    rows = good(command(*asked, "--json")).json
-    text = good(command(*asked)).out
+    rows = ran(*asked, "--json").json
+    text = ran(*asked).out
     is_whole(text, [cell for row in rows for cell in (row["what"], str(row["jobs"]))])
 
 
@@ -173,8 +173,8 @@ def test_styles_in_a_pipe(env: dict[str, str], styled: bool, monkeypatch: pytest
         monkeypatch.delenv(key, raising=False)
     for key, value in env.items():
         monkeypatch.setenv(key, value)
-    assert ("\x1b[" in good(command("list", "models")).out) == styled
-    assert "\x1b[" not in good(command("list", "models", "--json")).out
+    assert ("\x1b[" in ran("list", "models").out) == styled
+    assert "\x1b[" not in ran("list", "models", "--json").out
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -22,7 +22,7 @@ from purge.models.checkpoint import digest
 from purge.report import page as html
 from purge.report.record import rows_in_words
 from purge.verdict.judge import verdict_of
-from tests.cli.commands import ANY_TARGET, command, good, read
+from tests.cli.commands import ANY_TARGET, ran, read
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +106,7 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
         result, *sets, original=net, retrained=story["retrained"], metrics="quick", progress=False
     )
     report.to_json(tmp_path / "run" / "audit.json")
-    good(command("report", tmp_path / "run"))
+    ran("report", tmp_path / "run")
     from_python, from_folder = (
         shown(report.html(tmp_path / "page.html")),
         shown(tmp_path / "run" / "report.html"),
@@ -141,16 +141,6 @@ def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None
     assert all(str(row) in from_python["Rows to forget"] for row in (ROWS[0], ROWS[-1]))
 
 
-def test_the_untouched_model_is_not_said_to_have_forgotten_in_python(story: dict[str, Any]) -> None:
-    sets, net = story["sets"], story["net"]
-    report = purge.audit(
-        net, *sets, original=net, retrained=story["retrained"], metrics="quick", progress=False
-    )
-    assert report.info["digests"]["audited"] == report.info["digests"]["original"]
-    assert claims(report.to_dict()) == []
-    assert any(line.startswith("✘ Failed: Its weights are the original's") for line in report.sentences())
-
-
 # -- in the shell ---------------------------------------------------------------------------------
 
 
@@ -166,20 +156,20 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     (folder / "rows.txt").write_text("\n".join(map(str, ROWS)))
     quick = ("--set", "epochs=5", "--quiet")
-    good(command("train", "--data", folder / "shop.npz", "--model", "small-resnet", *quick,
-                 "--out", folder / "runs" / "base"))  # fmt: skip
-    good(command("train", "--like", folder / "runs" / "base", "--without-ids", folder / "rows.txt", *quick,
-                 "--out", folder / "runs" / "reference"))  # fmt: skip
+    ran("train", "--data", folder / "shop.npz", "--model", "small-resnet", *quick,
+                 "--out", folder / "runs" / "base")  # fmt: skip
+    ran("train", "--like", folder / "runs" / "base", "--without-ids", folder / "rows.txt", *quick,
+                 "--out", folder / "runs" / "reference")  # fmt: skip
     return folder
 
 
 def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
     base, run = shell / "runs" / "base", shell / "runs" / "purged"
-    good(command("unlearn", base, "--forget-ids", shell / "rows.txt", "--request-id", "DSR-17",
+    ran("unlearn", base, "--forget-ids", shell / "rows.txt", "--request-id", "DSR-17",
                  "--received", "2026-11-01", "--set", "steps=20", *ANY_TARGET, "--quiet",
-                 "--out", run))  # fmt: skip
-    good(command("audit", run, "--retrained", base.with_name("reference"), "--metrics", "quick", "--quiet"))
-    good(command("report", run))
+                 "--out", run)  # fmt: skip
+    ran("audit", run, "--retrained", base.with_name("reference"), "--metrics", "quick", "--quiet")
+    ran("report", run)
     pixels, labels = purge.load(shell / "shop.npz")[0].pixels.numpy(), digits()[1][:N]
     facts, found = read(run / "run.json"), shown(run / "report.html")
     kept = np.setdiff1d(np.arange(N), ROWS)
@@ -209,13 +199,13 @@ def test_37_of_675_rows_in_the_shell(shell: Path) -> None:
 def untouched(shell: Path) -> Path:
     """The original, audited as if it had forgotten."""
     base = shell / "runs" / "base"
-    good(command("audit", base, "--forget-ids", shell / "rows.txt", "--original", base, "--quiet",
-                 "--retrained", base.with_name("reference"), "--metrics", "quick"))  # fmt: skip
+    ran("audit", base, "--forget-ids", shell / "rows.txt", "--original", base, "--quiet",
+                 "--retrained", base.with_name("reference"), "--metrics", "quick")  # fmt: skip
     return base
 
 
 def test_the_record_of_an_untouched_model_makes_up_no_request(untouched: Path) -> None:
-    good(command("report", untouched))
+    ran("report", untouched)
     report, found = read(untouched / "audit.json"), shown(untouched / "report.html")
     assert found["To be forgotten"] == "37 of 675 training samples. The other 638 stay."
     assert found["Request"] == "not recorded"  # nobody asked this run for anything

@@ -70,20 +70,16 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     assert audited.json["info"]["forget_samples"] == 3
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_a_missed_target_is_exit_1_and_everything_is_written(
-    shown: Demo, tmp_path: Path, as_json: bool
-) -> None:
-    few = ("--set", "steps=2", "--set", "rate=1e-9", "--quiet")
-    argv = ["unlearn", shown.folder / "base", "--forget-class", 3, "--out", tmp_path / "run", *few]
-    done = command(*argv, *(["--json"] if as_json else []))
-    assert done.code == 1
-    assert done.err == "Failed: the forget target was not reached, accuracy 100.0 % instead of 10.0 %.\n"
-    assert (tmp_path / "run" / "run.json").is_file()
-    if as_json:
-        assert done.json["target_missed"] is True
-    else:
-        assert "the forget target was not reached" in done.out
+def test_a_missed_target_is_exit_1_and_everything_is_written(shown: Demo, tmp_path: Path) -> None:
+    few = ("--forget-class", 3, "--set", "steps=2", "--set", "rate=1e-9", "--quiet")
+    for more in ((), ("--json",)):
+        out = tmp_path / f"run{len(more)}"
+        done = command("unlearn", shown.folder / "base", "--out", out, *few, *more)
+        assert done.code == 1
+        said = "Failed: the forget target was not reached, accuracy 100.0 % instead of 10.0 %.\n"
+        assert done.err == said
+        assert (out / "run.json").is_file()
+        assert done.json["target_missed"] is True if more else "target was not reached" in done.out
 
 
 def test_a_model_trained_anew_cannot_miss_the_target(shown: Demo, tmp_path: Path) -> None:
@@ -162,14 +158,6 @@ def test_audit_as_a_table(shown: Demo, run: Path) -> None:
             assert " ".join(words[1:]).startswith(number(words[0], written["values"][words[0]]["value"]))
 
 
-def test_audit_of_chosen_metrics(shown: Demo, run: Path) -> None:
-    done = command("audit", run, "--metrics", "fa_test, ra", "--json")
-    assert list(done.json["values"]) == ["fa_test", "ra"]
-    assert done.json["retrained"] == {}
-    assert done.json["values"]["ra"]["value"] == shown.value("purge", "ra")
-    assert done.json["original"]["fa_test"]["value"] == shown.value("base", "fa_test")
-
-
 def test_audit_of_another_request_beside_another_original(shown: Demo, tmp_path: Path) -> None:
     base = Path(shutil.copytree(shown.folder / "base", tmp_path / "base"))
     (tmp_path / "ids.txt").write_text("1 2 3 4")
@@ -241,13 +229,7 @@ def test_a_full_audit_trains_shadow_models_like_the_original(
     quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
     assert command("train", *quick, "--out", base, "--quiet").code == 0
     (tmp_path / "ids.txt").write_text("\n".join(map(str, range(200))))
-    asked = (
-        "--forget-ids",
-        tmp_path / "ids.txt",
-        "--set",
-        "steps=4",
-        *ANY_TARGET,
-    )
+    asked = ("--forget-ids", tmp_path / "ids.txt", "--set", "steps=4", *ANY_TARGET)
     assert command("unlearn", base, *asked, "--out", out, "--quiet").code == 0
     done = command("audit", out, "--metrics", "lira,u_lira,klom", "--shadows", 4, "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
