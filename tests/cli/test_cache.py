@@ -49,8 +49,10 @@ def test_nothing_is_listed_before_anything_was_kept(own):
 def test_decoded_images_and_shadow_models_are_listed_and_removed(own):
     cache = own.parent / "cache"
     load(own, progress=False)
-    purge.audit(plain_mlp(), noise(11, 0), noise(40, 1), noise(30, 2), metrics=["lira"], progress=False,
-                shadows=Shadows(number=4, recipe=QUICK))  # fmt: skip
+    report = purge.audit(
+        plain_mlp(), noise(11, 0), noise(40, 1), noise(30, 2), metrics=["lira"], progress=False,
+        shadows=Shadows(number=4, recipe=QUICK),
+    )  # fmt: skip
     (cache / "data" / "mnist").mkdir(parents=True)
     (cache / "data" / "mnist" / "train.gz").write_bytes(bytes(1000))
     (cache / "notes.txt").write_text("of the user")
@@ -61,6 +63,7 @@ def test_decoded_images_and_shadow_models_are_listed_and_removed(own):
         assert entry["bytes"] == bytes_below(cache / entry["path"]) > 0
         assert 0 <= entry["age_seconds"] < 600
     assert [entry["about"] for entry in found] == ["own.npz", "4 models", "mnist"]
+    assert report.info["cache"] == [found[1]["path"]], "an audit says which models it left"
     shown = ran("cache", "list").out
     assert all(entry["path"] in shown for entry in found)
     assert "1.0 kB" in shown
@@ -106,15 +109,6 @@ def test_a_run_says_which_copies_of_its_data_are_kept(own, tmp_path):
     ran("cache", "clear")
     ran("report", new)
     assert "removed since" in (new / "report.html").read_text()
-
-
-def test_an_audit_says_which_shadow_models_are_kept(own):
-    report = purge.audit(
-        plain_mlp(), noise(11, 0), noise(40, 1), noise(30, 2), metrics=["lira"], progress=False,
-        shadows=Shadows(number=4, recipe=QUICK),
-    )  # fmt: skip
-    (kept,) = (p for p in (own.parent / "cache" / "shadows").iterdir() if p.name != ".locks")
-    assert report.info["cache"] == [f"shadows/{kept.name}"]
 
 
 def test_without_a_cache_nothing_is_kept(own, tmp_path, monkeypatch):

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from purge.core.errors import FileError
 from purge.runs.audits import _shadows
-from purge.runs.folder import choose_model, read_facts
+from purge.runs.folder import read_facts
 from tests.cli.commands import Done, command, good, ran, read, refused
 from tests.nets import small_mlp
 
@@ -46,13 +45,6 @@ def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def edit(run: Path, file: str = "run.json", **changes: Any) -> None:
     (run / file).write_text(json.dumps({**read(run / file), **changes}))
-
-
-@pytest.mark.parametrize("code", [*CODE, "stranger.inner:build", "timm.models:x", "hf.x:y", " hf:x"])
-def test_every_name_of_code_needs_trust(runs: Path, code: str) -> None:
-    edit(runs / "run", model=code)
-    with pytest.raises(FileError, match=r"--model on this command line or --trust"):
-        choose_model(read_facts(runs / "run"), None)
 
 
 AUDIT = ("audit", "run", "--metrics", "quick", "--quiet")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.commands import FEW_STEPS, names, ran, read, refused
@@ -51,15 +50,7 @@ def flipped(run: Path) -> None:
     (run / WEIGHTS).write_bytes(content)
 
 
-def zeroed(run: Path) -> None:
-    save_file({k: torch.zeros_like(v) for k, v in load_file(run / WEIGHTS).items()}, run / WEIGHTS)
-
-
-DAMAGES = [replaced, flipped, zeroed]
-BY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
-
-
-@BY_DAMAGE
+@pytest.mark.parametrize("damage", [replaced, flipped])
 def test_weights_that_are_not_those_of_run_json_are_refused_by_name(
     runs: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -105,8 +96,9 @@ def test_run_folders_without_a_digest_still_work(runs: Path, tmp_path: Path) -> 
         edit(runs / name, digest=None, original_digest=None, deployed_digest=None)
     replaced(runs / "run")
     ran("audit", runs / "run", "--metrics", "quick", "--quiet")
-    done = ran("report", runs / "run", "--json")
-    assert done.json["warnings"] == []
+    assert ran("report", runs / "run", "--json").json["warnings"] == []
+    shutil.copy(runs / "base" / WEIGHTS, runs / "run" / WEIGHTS)  # a report compares with the file
+    assert "is of other weights" in ran("report", runs / "run").err
 
 
 def test_an_audit_keeps_the_digest_of_the_weights_that_it_looked_at(runs: Path) -> None:
@@ -131,12 +123,6 @@ def test_a_report_of_other_weights_says_so_on_top(runs: Path) -> None:
     sound = ran("report", runs / "run")
     assert sound.err == ""
     assert "of other weights" not in (runs / "run" / "report.html").read_text()
-
-
-def test_a_report_of_an_old_run_is_compared_by_the_file(runs: Path) -> None:
-    edit(runs / "run", digest=None)
-    replaced(runs / "run")
-    assert "is of other weights" in ran("report", runs / "run").err
 
 
 def test_a_report_does_not_need_the_weights(runs: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import math
 import os
@@ -12,14 +10,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from purge.data.load import load
@@ -152,31 +146,6 @@ def arrays(n: int) -> tuple[np.ndarray, np.ndarray]:
     return train.pixels[rows, 0].numpy(), train.labels[rows].numpy()
 
 
-def as_tree(folder: Path) -> Path:
-    for i, (image, label) in enumerate(zip(*arrays(90), strict=True)):
-        path = folder / "tree" / WORDS[label] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    return folder / "tree"
-
-
-def as_parquet(folder: Path) -> Path:
-    def png(image: np.ndarray) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "PNG")
-        return file.getvalue()
-
-    images, labels = arrays(90)
-    known = {"info": {"features": {"label": {"names": WORDS, "_type": "ClassLabel"}}}}
-    (folder / "parquet").mkdir()
-    for part, rows in (("train", slice(0, 72)), ("test", slice(72, 90))):
-        cells = [{"bytes": png(x), "path": f"{part}-{i}.png"} for i, x in enumerate(images[rows])]
-        table = pa.table({"image": cells, "label": labels[rows]})
-        table = table.replace_schema_metadata({"huggingface": json.dumps(known)})
-        pq.write_table(table, folder / "parquet" / f"{part}-00000-of-00001.parquet")
-    return folder / "parquet"
-
-
 def as_npz(folder: Path) -> Path:
     images, labels = arrays(90)
     np.savez(
@@ -184,26 +153,6 @@ def as_npz(folder: Path) -> Path:
         test_labels=labels[72:], classes=np.array(WORDS),
     )  # fmt: skip
     return folder / "few.npz"
-
-
-@pytest.mark.parametrize("form", [as_tree, as_parquet, as_npz])
-def test_every_form_of_data_goes_the_whole_way(form: Any, tmp_path: Path) -> None:
-    base, chosen = tmp_path / "base", ("--split-seed", 7) if form is as_tree else ()
-    few = ("--model", "small-resnet", "--set", "epochs=2", "--set", "batch_size=16")
-    done = ran("train", "--data", form(tmp_path), *few, *chosen, "--out", base)
-    facts = read(base / "run.json")
-    assert f"{facts['samples']} images" in done.out
-    assert (sorted(facts["names"]), facts["split_seed"]) == (sorted(WORDS), 7 if chosen else 0)
-    assert facts["samples"] == pytest.approx(72, abs=1)
-    ran("train", "--like", base, "--without-class", "two", "--out", tmp_path / "reference")
-    assert read(tmp_path / "reference" / "run.json")["split_seed"] == facts["split_seed"]
-    out = tmp_path / "unlearned"
-    done = ran("unlearn", base, "--forget-class", "two", *FEW_STEPS, "--out", out)
-    assert "(two))" in done.out
-    quick = ("--metrics", "quick", "--json")
-    audited = ran("audit", out, "--retrained", tmp_path / "reference", *quick).json
-    assert audited["retrained"]["fa_test"]["value"] == 0
-    assert audited["info"]["retain_samples"] == read(tmp_path / "reference" / "run.json")["samples"]
 
 
 # -- other architectures --------------------------------------------------------------------------

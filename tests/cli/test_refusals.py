@@ -185,6 +185,11 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("report out is a folder", "got a folder", lambda s: s.report("--out", with_file(s.out), "--force")),
     ("report of a run twice", "name each run once", lambda s: s.report(
         s.base / ".." / "base", "--out", s.tmp / "a.html")),
+    ("export is the checkpoint", "another place for the export", lambda s: [
+        *s.saved(SmallResNet().state_dict()), "--export", s.tmp / "a.pt"]),
+    ("export into a run folder", "a run folder", lambda s: s.unlearn("--export", s.base / "w.safetensors")),
+    ("export into no folder", "a folder at", lambda s: [
+        *s.saved(SmallResNet().state_dict()), "--export", s.tmp / "none" / "new.pt"]),
     # checkpoints
     ("checkpoint missing", "nothing there", lambda s: s.unlearn(of=s.tmp / "none")),
     ("weights missing", "no such file", lambda s: s.unlearn(of=remove(s.base / "model.safetensors"))),

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from purge.data.load import load
-from tests.cli.commands import ANY_TARGET, command, ran, read, refused
+from tests.cli.commands import ANY_TARGET, command, read, refused
 
 pytestmark = pytest.mark.slow
 
@@ -51,23 +50,6 @@ def test_a_reference_of_another_request_is_refused(twice: Path) -> None:
     assert "--without-class 3 --without-class 5" in said
     said = refused("audit", twice / "three", "--retrained", twice / "base", *quick)
     assert "got one trained on all of the data" in said
-
-
-def test_a_reference_is_known_by_its_samples_and_not_by_words(twice: Path, tmp_path: Path) -> None:
-    """A class may also be left out by the numbers of its samples; of a file of weights nothing is known."""
-    train, _ = load("digits", progress=False)
-    numbers = (train.labels == 3).nonzero()[:, 0].tolist()
-    (tmp_path / "ids.txt").write_text("\n".join(map(str, numbers)))
-    like = ["train", "--like", twice / "base", "--set", "epochs=1", "--quiet"]
-    ran(*like, "--without-ids", tmp_path / "ids.txt", "--out", tmp_path / "same")
-    quick = ["--metrics", "fa_train", "--quiet"]
-    ran("audit", twice / "three", "--retrained", tmp_path / "same", *quick)
-    (tmp_path / "ids.txt").write_text("\n".join(map(str, numbers[1:])))
-    ran(*like, "--without-ids", tmp_path / "ids.txt", "--out", tmp_path / "other")
-    said = refused("audit", twice / "three", "--retrained", tmp_path / "other", *quick)
-    assert f"{len(numbers) - 1} samples" in said
-    weights = tmp_path / "other" / "model.safetensors"
-    ran("audit", twice / "three", "--retrained", weights, "--model", "small-resnet", *quick)
 
 
 def test_a_reference_for_images_of_another_size_is_refused(twice: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""37 of 675 rows of a user's own data must go: the whole story, in Python and in the shell.
+"""37 of 675 rows of a user's own data must go, in the shell; it ends in a record that is true.
 
-Each ends in a record that is true, and an untouched model beside it is not said to have forgotten anything.
+An untouched model beside it is not said to have forgotten anything.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
 
 import purge
-from purge.models.checkpoint import digest
 from purge.report import page as html
 from purge.report.record import rows_in_words
 from purge.verdict.judge import verdict_of
@@ -67,81 +64,6 @@ def claims(report: dict[str, Any]) -> list[str]:
     return [
         f.rule.name for f in verdict_of(report).findings if f.topic == "forgetting" and f.level == "shown"
     ]
-
-
-# -- in Python ------------------------------------------------------------------------------------
-
-
-def own_net(seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-
-
-def fit(net: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
-    """A training loop as users write it."""
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
-        optimizer.step()
-    return net.eval()
-
-
-@pytest.fixture(scope="module")
-def story() -> dict[str, Any]:
-    images, target = digits()
-    x, y = torch.tensor(images, dtype=torch.float32), torch.tensor(target)
-    data, test = (x[:N], y[:N]), (x[N:], y[N:])
-    forget, retain = purge.split(data, indices=ROWS)
-    return {
-        "sets": (forget, retain, test), "net": fit(own_net(0), *data), "retrained": fit(own_net(1), *retain),
-    }  # fmt: skip
-
-
-def test_37_of_675_rows_in_python(story: dict[str, Any], tmp_path: Path) -> None:
-    sets, net = story["sets"], story["net"]
-    asked = purge.DeletionRequest(id="DSR-17", received="2026-11-01", by="A. Turing", model_version="2.3")
-    result = purge.unlearn(net, *sets[:2], test=sets[2], request=asked, out=tmp_path / "run", progress=False)
-    report = purge.audit(
-        result, *sets, original=net, retrained=story["retrained"], metrics="quick", progress=False
-    )
-    report.to_json(tmp_path / "run" / "audit.json")
-    ran("report", tmp_path / "run")
-    from_python, from_folder = (
-        shown(report.html(tmp_path / "page.html")),
-        shown(tmp_path / "run" / "report.html"),
-    )
-    x, y = (t.numpy() for t in sets[0])
-    expected = {
-        "To be forgotten": "37 of 675 training samples. The other 638 stay.",
-        "Request": "37 samples by number",
-        "Rows to forget": rows_in_words(ROWS, "rows of 675, counted from 0"),
-        "Request id": "DSR-17", "Received": "2026-11-01", "By": "A. Turing", "Model version": "2.3",
-        "Digest of forgotten numbers": NUMBERS,
-        "Digest of forgotten samples": content(x, y),
-        "Digest of retained samples": content(*(t.numpy() for t in sets[1])),
-        "Digest of test samples": content(*(t.numpy() for t in sets[2])),
-        "Samples": "37 to forget, 638 retained, 300 for testing",
-        "Digest of source weights": digest(net),
-        "Digest of result weights": digest(result.model),
-        "Audited weights": "the weights of this run",
-        "Audited samples": "the forgotten samples of this run",
-        "Model": "Sequential", "Method": "purge",
-    }  # fmt: skip
-    for found in (from_python, from_folder):
-        assert {key: found[key] for key in expected} == expected
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", found["Done"])
-        assert found["Done"] == found["Run finished"]
-        assert found["Data"] == "name not recorded, see the digests"
-        assert found["Column “original”"].startswith("the model that the unlearning began with")
-        assert found["Column “retrained”"].startswith(
-            "passed as retrained; what it was trained on is not recorded"
-        )
-    assert from_folder["Result weights"] == "model.safetensors"
-    assert all(str(row) in from_python["Rows to forget"] for row in (ROWS[0], ROWS[-1]))
-
-
-# -- in the shell ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

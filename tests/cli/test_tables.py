@@ -230,22 +230,6 @@ def test_a_run_from_a_bare_file_is_audited_and_goes_back_as_it_came(table: Path,
     assert torch.load(tmp_path / "newer.ckpt", weights_only=True)["epoch"] == 3
 
 
-def test_an_export_is_checked_before_anything_runs(table: Path, tmp_path: Path) -> None:
-    torch.save(load_file(table / "base" / "model.safetensors"), tmp_path / "w.pt")
-    asked = ("--data", table / "iris.csv", *OF_TABLE, "--forget-class", "setosa", "--out", tmp_path / "out")
-    before = tree(tmp_path)
-    for export, said in (
-        (tmp_path / "w.pt", "another place for the export"),
-        (tmp_path / "new.safetensors", "a file of .pt"),
-        (tmp_path / "none" / "new.pt", "a folder at"),
-        (tmp_path / "out" / "new.pt", "a folder at"),
-        (table / "base" / "model.pt", "a run folder"),
-        (table / "base" / "model.safetensors", "a run folder"),
-    ):
-        assert said in refused("unlearn", tmp_path / "w.pt", *asked, "--force", "--export", export)
-    assert tree(tmp_path) == before
-
-
 # -- tables ---------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.cli.commands import FEW_STEPS, command, names, ran, read, refusal, refused
+from tests.cli.commands import FEW_STEPS, command, ran, read, refusal, refused
 from tests.cli.conftest import Demo
 
 TRAIN = ("--model", "small-resnet", "--set", "epochs=2", "--set", "batch_size=32", "--quiet")
@@ -22,20 +22,6 @@ def digits(path: Path, test: slice) -> Path:
     np.savez(path, train_images=pixels[:200], train_labels=labels[:200], test_images=pixels[test],
              test_labels=labels[test])  # fmt: skip
     return path
-
-
-@pytest.mark.parametrize(("test", "words"), [
-    (slice(0, 200), "without samples of forget, got 21 in both"),
-    (slice(180, 290), "without samples of forget, got 4 in both"),
-])  # fmt: skip
-def test_test_data_that_was_trained_on(test: slice, words: str, tmp_path: Path) -> None:
-    base, out = tmp_path / "base", tmp_path / "out"
-    ran("train", "--data", digits(tmp_path / "d.npz", test), *TRAIN, "--out", base)
-    assert words in refused("unlearn", base, "--forget-class", 3, *FEW_STEPS, "--quiet", "--out", out)
-    before = names(base)
-    assert words in refused("audit", base, "--forget-class", 3, "--quiet")
-    assert names(base) == before
-    assert not out.exists()
 
 
 def test_copies_that_stay_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
