@@ -11,7 +11,7 @@ import pytest
 from purge import demo
 from purge.core.folders import free_folder
 from purge.metrics.registry import PANELS, number
-from tests.cli.commands import command, names, read
+from tests.cli.commands import names, ran, read
 from tests.cli.conftest import ROWS, Demo
 
 pytestmark = pytest.mark.slow
@@ -47,8 +47,7 @@ def test_the_quick_demo_takes_less_than_half_a_minute(shown: Demo) -> None:
 
 def test_the_whole_demo_takes_less_than_a_minute_and_a_half(tmp_path: Path) -> None:
     started = time.process_time()
-    done = command("demo", "--out", tmp_path / "runs")
-    assert done.code == 0
+    ran("demo", "--out", tmp_path / "runs")
     assert time.process_time() - started < 90
     panel = {name.split(".")[0] for name in read(tmp_path / "runs" / "purge" / "audit.json")["values"]}
     assert panel == set(PANELS["standard"])
@@ -101,8 +100,7 @@ def test_the_three_sentences_agree_with_the_audits(shown: Demo) -> None:
 def test_the_demo_as_json(shown: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the demo above, printed for machines."""
     monkeypatch.setattr(demo, "run_demo", lambda *args, **more: shown.rows)
-    done = command("demo", "--quick", "--json", "--out", tmp_path / "again")
-    assert done.code == 0
+    done = ran("demo", "--quick", "--json", "--out", tmp_path / "again")
     assert [row["method"] for row in done.json["rows"]] == ROWS
     for row in done.json["rows"]:
         assert row["seconds"] == shown.took(row["method"])

@@ -76,7 +76,7 @@ def test_what_was_forgotten_of_own_images(own: tuple[Path, str], pictures: Path)
     assert found["values"]["fa_train"]["value"] <= 0.3
     train, _ = load(pictures)
     ids = read(folder / "without-images" / "run.json")["request"]["forget_ids"]
-    chosen = (folder / "images.txt").read_text().split("\n")
+    chosen = (folder / "images.txt").read_text().splitlines()
     assert sorted(train.paths[i] for i in ids) == chosen
     assert chosen[0] == "train/eight/0000.png"
 

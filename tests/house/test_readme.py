@@ -19,16 +19,6 @@ README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.slow
-def test_the_example_at_the_top_runs_as_printed(capsys):
-    block = re.search(r"```python\n(.*?)```", README, re.S).group(1)
-    names: dict = {}
-    exec(compile(block, "README.md", "exec"), names)
-    assert names["report"]["fa_test"].value <= 0.02
-    assert names["report"].original["fa_test"].value >= 0.9
-    assert "fa_test" in capsys.readouterr().out
-
-
 def test_it_is_short_and_its_recipes_are_too():
     shown = re.sub(r"<!--.*?-->\n", "", README, flags=re.S)
     rows = re.findall(r"^\|", shown, re.M)  # of tables, which a script writes
