@@ -153,11 +153,7 @@ def unlearn(
     if precision is not None and chosen.recipe is not None:
         chosen = replace(chosen, {"precision": precision})
     context = _context(chosen, name, at, seed, precision, graph, progress, listeners)
-    if request is not None and not isinstance(request, DeletionRequest):
-        fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
-        raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
-    if out is not None:
-        out_folder(out)
+    _check_record(request, out)
     edited, data = copied(model, at), Accepted()
     with seeded(seed, at):  # a dataset may draw random numbers, and so may a model
         sets = accepted(
@@ -219,6 +215,15 @@ def _context(
     precision = choose_precision(precision, at, full=method.full_precision)
     graph = choose_graph(graph, at, default=method.graph) and ranks.world == 1
     return Context(at, seed, precision, graph, progress, listeners.during(seed, at), ranks)
+
+
+def _check_record(request: Any, out: Any) -> None:
+    """Refuse what could not be written after the run."""
+    if request is not None and not isinstance(request, DeletionRequest):
+        fix = 'pass request=purge.DeletionRequest(id="DSR-17")'
+        raise DataError("a purge.DeletionRequest as request", type(request).__name__, fix)
+    if out is not None:
+        out_folder(out)
 
 
 def _how_it_ended(

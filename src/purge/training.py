@@ -132,9 +132,7 @@ def train(
 
     only = parts.get("log_only")
     log = None if log_updates is None else UpdateLog(log_updates, trained, samples, chosen, only=only)
-    state = None if folder is None else folder / STATE
-    for half in [] if folder is None else folder.glob(HALF):  # of a state that a killed process was writing
-        half.unlink(missing_ok=True)
+    state = None if folder is None else _state_in(folder)
     context = Context(at, seed, progress=progress, tell=listeners.during(seed, at), ranks=ranks)
     threads = threads_for(trained, at, chosen.batch_size, seen=context.threads)
     about = {"kind": "train", "method": "train", "settings": as_dict(chosen), "seed": seed, "device": str(at)}
@@ -269,6 +267,13 @@ def _check_log(log_updates: Any, log_only: Any, resume: bool) -> None:
         raise MethodError("log_updates=… in a training from its start", "resume, or log_only alone", fix)
     if log_updates is not None:
         Ranks.here(torch.device("cpu")).refuse("a training that logs its updates")
+
+
+def _state_in(folder: Path) -> Path:
+    """The file of the state of a training; halves of it that a killed process left are removed."""
+    for half in folder.glob(HALF):
+        half.unlink(missing_ok=True)
+    return folder / STATE
 
 
 def _names(samples: Samples) -> dict[str, Any]:

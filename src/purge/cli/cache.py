@@ -13,8 +13,6 @@ from purge.core.errors import PurgeError, did_you_mean
 from purge.data import CACHE_KINDS, CacheKind, cache_entries, clear_cache, user_cache
 from purge.report import listing
 
-AGES = (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1))
-
 
 def cache(
     action: Annotated[str, Argument(help="list or clear.")],
@@ -31,23 +29,14 @@ def cache(
 
     Downloaded data sets stay unless they are named: purge cache clear data, or all.
     """
-    if action not in ("list", "clear"):
-        raise PurgeError("list or clear", repr(action), did_you_mean(action, ("list", "clear")))
-    if kind is not None and action == "list":
-        raise PurgeError("a kind after clear alone", f"list {kind}", "purge cache list")
-    if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
-        raise PurgeError("something that is kept", repr(kind), did_you_mean(kind, kinds))
+    _check(action, kind)
     folder = user_cache()
     if action == "list":
         entries = cache_entries()
     else:
         several: dict[str | None, list[CacheKind]] = {None: ["decoded", "shadows"], "all": [*CACHE_KINDS]}
         entries = clear_cache(several.get(kind) or [cast(CacheKind, kind)])
-    rows = []
-    for entry in entries:
-        unit, size = next((u, s) for u, s in AGES if entry.age_seconds >= 2 * s or s == 1)
-        age = f"{entry.age_seconds // size:.0f} {unit}"
-        rows.append([entry.kind, entry.about, decimal(entry.bytes), age, entry.path])
+    rows = [[e.kind, e.about, decimal(e.bytes), _age(e.age_seconds), e.path] for e in entries]
     total = decimal(sum(entry.bytes for entry in entries))
     text = f"{total} in {folder}." if action == "list" else f"{total} removed from {folder}."
     if action == "list" and not entries:
@@ -59,3 +48,20 @@ def cache(
     show(shown, table if entries else text, json_)
     if entries and not json_:
         say(text)
+
+
+def _check(action: str, kind: str | None) -> None:
+    if action not in ("list", "clear"):
+        raise PurgeError("list or clear", repr(action), did_you_mean(action, ("list", "clear")))
+    if kind is not None and action == "list":
+        raise PurgeError("a kind after clear alone", f"list {kind}", "purge cache list")
+    if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
+        raise PurgeError("something that is kept", repr(kind), did_you_mean(kind, kinds))
+
+
+def _age(seconds: float) -> str:
+    """How long ago, in the largest unit that there are two of."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -83,26 +83,19 @@ def serve(
     from purge.serve.desk import Desk
     from purge.serve.guard import Doors
 
-    options = [f"--method={method}", *(f"--set={one}" for one in set_ or [])]
-    options += [f"--fail-if={one}" for one in fail_if or []]
-    named = {"policy": policy, "device": device, "sign": sign}
-    options += [f"--{name}={value}" for name, value in named.items() if value]
+    named: dict[str, list[Any]] = {"method": [method], "set": set_ or [], "fail-if": fail_if or []}
+    named |= {"policy": [policy], "device": [device], "sign": [sign]}
+    options = [f"--{name}={value}" for name, values in named.items() for value in values if value]
     options += ["--trust"] * trust
     with open_ledger(ledger, key, sign, patience=5) as book:
         environment = {"PURGE_LEDGER": ledger_place(ledger)}
         environment |= {"PURGE_LEDGER_KEY": str(key)} if key else {}
         runner = Runner(book, environment, options)
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = socket.create_server((host, port), family=family, backlog=512)
-        except OSError as error:
-            got, fix = f"{host}:{port}, {error.strerror or error}", "choose another --port or --host"
-            raise FileError("an address that is free to listen at", got, fix) from None
-        with listener:
+        with _listening(host, port) as listener:
             host, port = listener.getsockname()[:2]
             where = public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if tokens is not None:
-                doors = Doors(Tokens(tokens), public=(public_url or "").rstrip("/") or None)
+                doors = Doors(Tokens(tokens), public=public_url and public_url.rstrip("/"))
             else:
                 secret = new_secret()
                 own = Token("local", "run", hashed(secret))
@@ -136,3 +129,12 @@ def _check_reach(host: str, tokens: Path | None, public_url: str | None) -> None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         fix = "https://purge.example.org, say"
         raise DataError("a URL without a path as --public-url", repr(public_url), fix)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        got, fix = f"{host}:{port}, {error.strerror or error}", "choose another --port or --host"
+        raise FileError("an address that is free to listen at", got, fix) from None
