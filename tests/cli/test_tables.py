@@ -296,58 +296,58 @@ BAD: dict[str, tuple[bytes | str, tuple[str, ...], str]] = {
     "two rows": (HEAD + "p,1,2,x\nq,1,2,y\n", TABLE, "at least 3 samples of some class"),
     "no such label": (HEAD + ROWS, ("--label", "kimd"), "did you mean 'kind'"),
     "no label": (HEAD + ROWS, (), "pass --label with one of plant, a, b, kind"),
+    "one class": (HEAD + ROWS.replace("y\n", "x\n").replace("z\n", "x\n"), TABLE, "two classes"),
+    "a column twice": ("plant,a,a,kind\n" + ROWS, TABLE, "each column of t.csv, got 'a' 2 times"),
     "a column for two things": (HEAD + ROWS, ("--label", "kind", "--id", "kind"), "'kind' twice"),
     "a column without a name": (",a,b,kind\n" + ROWS, ("--label", "kind"), "index=False"),
     "text": (HEAD + ROWS, ("--label", "kind"), "finite numbers in 'plant' of t.csv, got 'p0' in row 1"),
     "a gap": (HEAD + ROWS + "q,,1,x\nr,nan,1,x\n", TABLE, "finite numbers in 'a' of t.csv, got '' in row 31"),
+    "infinity": (HEAD + ROWS + "q,inf,1,x\n", TABLE, "got 'inf' in row 31"),
+    "no id": (HEAD + ROWS + " ,1,1,x\n", TABLE, "every row of 'plant'"),
     "no class": (HEAD + ROWS + "q,1,1,\n", TABLE, "something in every row of 'kind' in t.csv, got 1 without"),
     "a short line": (HEAD + ROWS + "q,1\n", TABLE, "CSV in t.csv"),
     "NUL": (HEAD + ROWS + "q,1,\0,x\n", TABLE, "NUL bytes"),
     "Latin-1": ((HEAD + ROWS + "ü,1,1,x\n").encode("latin-1"), TABLE, "UTF-8"),
     "a huge cell of text": (HEAD + ROWS + f"q,{'9' * 100_000}x,1,x\n", TABLE, "finite numbers in 'a'"),
+    "a huge class": (HEAD + ROWS + f"q,1,1,{'k' * 100_000}\n", TABLE, "names of 1 to 300 characters"),
     "a huge id": (HEAD + ROWS + f"{'i' * 100_000},1,1,x\n", TABLE, "ids of at most 1000 characters"),
     "an open quote": (HEAD + ROWS + '"q,1,1,x\n', TABLE, "t.csv"),
+    "only labels": ("kind\n" + "x\ny\nz\n" * 9, ("--label", "kind"), "no other columns"),
     "a number as label": (HEAD + ROWS, ("--label", "a", "--id", "plant"), "30 in 30 rows"),
     "texts for a table": (HEAD + ROWS, ("--label", "kind", "--text", "plant"), "a model of Hugging Face"),
     "a size": (HEAD + ROWS, (*TABLE, "--size", "8"), "--size"),
     "a transform": (HEAD + ROWS, (*TABLE, "--transform", "os:abort"), "--transform"),
+    "means": (HEAD + ROWS, (*TABLE, "--mean", "1,2,3"), "one finite mean per column (2), got (1.0, 2"),
     "a spread of 0": (HEAD + ROWS, (*TABLE, "--std", "0"), "one finite std per column (2), above 0"),
     "no test file": (HEAD + ROWS, (*TABLE, "--test", "none.csv"), "a table at"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+BAD_LINES = {
+    "[1]\n": "in line 1",
+    '{"a": 1, "kind": "x"}\n{"b": 2}\n': "a key 'b'",
+    '{"a": 1, "kind"\n': "in line 1",
+    "[" * 100_000: "in line 1",
+    '{"a": 1, "kind": "x"}\n{"a": [1], "kind": "y"}\n': "of t.jsonl, got '[1]' in row 2",
+    '{"a": "\\ud800", "kind": "x"}\n{"a": 1, "kind": "y"}\n': "of t.jsonl, got '?' in row 1",
+    '{"a": null, "kind": "x"}\n{"a": null, "kind": "y"}\n': "got None in row 1",
+    '{"a": 1e999, "kind": "x"}\n{"a": true, "kind": "y"}\n': "numbers in 'a' of t.jsonl",
+}
+CASES = [("t.csv", *row) for row in BAD.values()]
+CASES += [("t.jsonl", content, ("--label", "kind"), said) for content, said in BAD_LINES.items()]
+
+
+@pytest.mark.parametrize(("name", "content", "options", "said"), CASES, ids=[*BAD, *BAD_LINES.values()])
 def test_bad_tables_are_refused_in_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: bytes | str, options: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    content, options, said = BAD[name]
-    path = tmp_path / "t.csv"
+    path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = tree(tmp_path)
     line = refused("train", "--data", path, *options, "--model", "mlp", "--out", tmp_path / "out")
     assert said in line
     assert len(line) < 1500
     assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"[1]\n", "in line 1"),
-        (b'{"a": 1, "kind": "x"}\n{"b": 2}\n', "a key 'b'"),
-        (b'{"a": 1, "kind"\n', "in line 1"),
-        (b"[" * 100_000, "in line 1"),
-        (b'{"a": 1, "kind": "x"}\n{"a": [1], "kind": "y"}\n', "of t.jsonl, got '[1]' in row 2"),
-        (b'{"a": "\\ud800", "kind": "x"}\n{"a": 1, "kind": "y"}\n', "of t.jsonl, got '?' in row 1"),
-        (b'{"a": null, "kind": "x"}\n{"a": null, "kind": "y"}\n', "got None in row 1"),
-        (b'{"a": 1e999, "kind": "x"}\n{"a": true, "kind": "y"}\n', "numbers in 'a' of t.jsonl"),
-    ],
-)
-def test_bad_lines_of_json_are_refused(content: bytes, said: str, tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_bytes(content)
-    data = ("--data", tmp_path / "t.jsonl", "--label", "kind", "--model", "mlp", "--out", tmp_path / "out")
-    assert said in refused("train", *data)
 
 
 def test_a_damaged_parquet_table_is_refused(tmp_path: Path) -> None:
