@@ -233,6 +233,7 @@ PARSED: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("no out", "--out", lambda s: ["unlearn", s.base, "--forget-class", 3]),
     ("no checkpoint", "checkpoint", lambda s: ["unlearn", "--out", s.out]),
     ("a seed as a word", "--seed", lambda s: s.unlearn("--seed", "one")),
+    ("a demo's seed with none after it", "'--seed'", lambda s: ["demo", "--out", s.out, "--seed", 2**32 - 2]),
     ("an option without its value", "--set", lambda s: s.unlearn("--set")),
     ("one argument too many", "extra", lambda s: s.unlearn("extra")),
 ]

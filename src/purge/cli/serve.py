@@ -85,7 +85,7 @@ def serve(
 
     named: dict[str, list[Any]] = {"method": [method], "set": set_ or [], "fail-if": fail_if or []}
     named |= {"policy": [policy], "device": [device], "sign": [sign]}
-    options = [f"--{name}={value}" for name, values in named.items() for value in values if value]
+    options = [f"--{name}={value}" for name, values in named.items() for value in values if value is not None]
     options += ["--trust"] * trust
     with open_ledger(ledger, key, sign, patience=5) as book:
         environment = {"PURGE_LEDGER": ledger_place(ledger)}
