@@ -31,13 +31,7 @@ from purge.data.samples import Data, GivenLabels, Samples, few
 from purge.data.split import Split
 from purge.engine.context import Context
 from purge.engine.dist import Ranks
-from purge.engine.precision import (
-    Precision,
-    choose_device,
-    choose_graph,
-    choose_precision,
-    laid_out,
-)
+from purge.engine.precision import Precision, choose_device, choose_graph, choose_precision, laid_out
 from purge.engine.run import Run
 from purge.engine.seeding import seeded
 from purge.engine.stopping import Stopping
@@ -99,44 +93,36 @@ def unlearn(
     per sample is binary, with labels 0 and 1. What takes no gradient, as below LoRA, is not changed.
 
     Args:
-        model: a module, or the :class:`Result` of an earlier call. What that has forgotten is not taught
-            again: a ``retain`` that holds such a sample, or one of a forgotten id, is refused. For a model
-            without its result pass ``after``.
+        model: a module, or the :class:`Result` of an earlier call: a ``retain`` that holds what it has
+            forgotten is refused. For a model without its result pass ``after``.
         forget: what must go; best cut by :func:`purge.split`. A map-style dataset of ``(x, y)``,
             ``(x, y, *more)`` or dicts, a pair of tensors or arrays (inputs may be a dict or tuple of them), a
             DataFrame, a DataLoader, a dataset of Hugging Face, or :class:`purge.Images`. Labels are numbers,
             booleans, one-hot rows or names.
         retain: what must stay, in any of these forms.
         method: a name of ``purge.list_methods()``, ``module:Class`` or an object: ``Purge(budget="close")``.
-        test: data that was never trained on, which is checked. `purge` does without it; it says what
-            accuracy unseen samples have, the target of single samples.
+        test: data that was never trained on; it says what accuracy unseen samples have, the target of single
+            samples.
         stop: when to stop, as one object; its fields may also be given one by one, among ``settings``.
-        seed: of everything that is drawn at random. The same seed gives the same model.
-        device: the model's, unless given; the new model stays there.
+        seed: of everything that is drawn at random.
+        device: the model's, unless given.
         progress: show a line of progress on a terminal and in a notebook.
         out: a folder, in which a run folder is written.
-        fresh: an untrained model of the same kind for methods that need one; by default the layers of yours
-            are drawn anew.
-        precision: of convolutions and products; ``bf16`` on a GPU that has it unless you say ``float32``
-            (weights, losses and the arithmetic on gradients are float32 in any case).
-        graph: steps are recorded as a CUDA graph and replayed by `purge` and most methods with simple steps,
-            unless you say False.
+        fresh: an untrained model for methods that need one; by default yours with layers drawn anew.
+        precision: of convolutions and products; ``bf16`` on a GPU that has it unless you say ``float32``.
+        graph: record steps as a CUDA graph and replay it; by default where the method and the GPU can.
         request: who asked for it and when, for the record; a :class:`purge.DeletionRequest`.
         check: refuse a model that is no better than chance on ``retain``.
-        augment: how the model's training data was changed at random, for methods that train on such data;
-            others refuse it. For :class:`purge.Images` one of ``none``, ``crop``, ``flip``, ``crop-flip`` and
-            ``turn``, or ``purge.Augmentation("turn", colour=0.3)``. For any data a function from a batch of
-            inputs on the device to a batch of the same shape, such as a module of
-            ``torchvision.transforms.v2``. Left out, a dataset with random transforms is augmented by itself,
-            and other data is read as it is.
+        augment: how the model's training data was changed at random, for methods that train on such data.
+            For :class:`purge.Images` one of ``none``, ``crop``, ``flip``, ``crop-flip`` and ``turn``, or
+            ``purge.Augmentation("turn", colour=0.3)``. For any data a function from a batch of inputs on the
+            device to a batch of the same shape, such as a module of ``torchvision.transforms.v2``. Left out,
+            a dataset with random transforms is augmented by itself, and other data is read as it is.
         label: the column or key of the label.
-        id_of: the column or key of the user's own ids (or their position in the items), which go into the
-            record.
-        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``, for data of any
-            other form.
+        id_of: the column, key or position of the user's own ids, which go into the record.
+        adapt: a function from one item to ``(inputs, label)`` or ``(inputs, label, id)``.
         after: the run folder or the result of an earlier request, for a model that does not know its own.
-        callbacks: objects that are told about the run, see :mod:`purge.callbacks`: one,
-            or a list of them.
+        callbacks: objects that are told about the run, see :mod:`purge.callbacks`: one, or a list of them.
         **settings: fields of the method and of its stopping, as ``budget="close", forget_target=0.05``;
             ``purge list methods purge`` names them.
 
@@ -296,30 +282,25 @@ def audit(
     What cannot be measured (no test data, no retrained model, no BatchNorm) is None with a reason. A request
     that mixes whole classes with single samples is also audited in these two ``parts``.
 
-    If what was forgotten is bad data, ``truth`` and ``triggered`` tell more.
-
     Args:
         model: the model to audit. Given a :class:`Result` instead of its model, the report also knows how
             the model came about.
         forget: what was forgotten. The forms of data are those of :func:`unlearn`.
         retain: what stayed.
         test: data that no model was trained on, or None; without it there are no attacks on membership.
-        original: the model before the unlearning. One that is no better than chance on ``retain`` is refused.
+        original: the model before the unlearning.
         retrained: the model that never saw what was forgotten, which everything is compared with. Of several,
-            the first; the others tell how far apart two retrainings are (``report.floor``). One that is the
-            original, the audited model or given twice is refused.
-        metrics: ``quick``, ``standard`` or ``full``, names of ``purge.list_metrics()``, or objects of
-            :class:`purge.Metric`. ``full`` trains the models that ``shadows`` describes and attacks by
-            comparison with them.
+            the first; the others tell how far apart two retrainings are (``report.floor``).
+        metrics: ``quick``, ``standard`` or ``full``, which attacks with shadow models, names of
+            ``purge.list_metrics()``, or objects of :class:`purge.Metric`.
         shadows: how shadow models are trained; a :class:`purge.Shadows`.
-        truth: the right labels (|D_f|,) of forget samples that were trained with wrong ones, in their order
-            (``clean_label``).
-        triggered: samples with a backdoor trigger, labelled with the attacker's label; leave out those of
-            that class (``attack_success``).
+        truth: the right labels of forget samples that were trained with wrong ones, in their order.
+        triggered: samples of other classes with a backdoor trigger, labelled with the attacker's label.
         seed: of everything that is drawn at random.
         device: the model's, unless given.
         progress: show a line of progress on a terminal and in a notebook.
-        check: refuse an original or a retrained model that cannot be one, as said above.
+        check: refuse an original that is no better than chance on ``retain``, and a retrained model that is
+            another of the models.
         out: a folder for audit.json and report.html.
         label: the column or key of the label.
         id_of: the column, key or position of the user's own ids.

@@ -28,6 +28,7 @@ from purge.data.samples import Data, Samples
 from purge.data.split import left_after
 from purge.methods.sisa_model import SisaModel
 from purge.models.checkpoint import digest, save_weights
+from purge.report.frames import data_frame
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -174,8 +175,6 @@ class Result:
                epoch  loss
             0      1   0.5
         """
-        from purge.report.frames import data_frame
-
         return data_frame(self.history)
 
     def _repr_html_(self) -> str:

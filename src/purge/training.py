@@ -82,7 +82,7 @@ def train(
         device: the model's, unless given.
         progress: show a line of progress on a terminal and in a notebook.
         title: of this line.
-        out: a folder, in which a run folder is written, and after every epoch the state of the training.
+        out: the run folder to write; after every epoch it holds the state of the training.
         resume: go on from that state after an interruption.
         force: replace an old run in ``out``, when the new one is whole.
         record: keys and values that go into run.json.
@@ -170,8 +170,8 @@ def train(
     )  # fmt: skip
     if folder is not None:
         result.save(folder, force=True, **extra)
-        if ranks.rank == 0:  # the others are here before the first one has written it
-            (folder / STATE).unlink(missing_ok=True)
+        if ranks.rank == 0 and state:  # the others are here before the first one has written it
+            state.unlink(missing_ok=True)
     ranks.wait()
     listeners.tell("on_end", result)
     return result

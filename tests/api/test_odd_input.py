@@ -149,17 +149,10 @@ CASES: dict[str, tuple[type[PurgeError], str, Case]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def given(toy: tuple[Any, ...], tmp_path: Path) -> SimpleNamespace:
-    model, forget, retain, _ = toy
-    x, y = blobs()
-    return SimpleNamespace(model=model, forget=forget, retain=retain, x=x, y=y, tmp=tmp_path)
-
-
 @pytest.mark.filterwarnings("ignore")  # torch warns that sparse and nested tensors are new
 @pytest.mark.parametrize("name", CASES)
 def test_odd_input_is_refused(given: SimpleNamespace, name: str) -> None:
-    error, words, call = CASES[name]
+    (error, words, call), before = CASES[name], tree(given.tmp)
     with pytest.raises(PurgeError) as caught:
         call(given)
     assert isinstance(caught.value, error)
@@ -167,7 +160,7 @@ def test_odd_input_is_refused(given: SimpleNamespace, name: str) -> None:
     assert_sentence(message, message[:0])
     assert words.lower() in message.lower()
     assert len(message) < 1500
-    assert tree(given.tmp) == {}
+    assert tree(given.tmp) == before
 
 
 def test_unusual_subsets_and_labels_work(given: SimpleNamespace) -> None:
@@ -201,6 +194,7 @@ def test_a_record_that_cannot_be_written_is_refused_before_training(
     given: SimpleNamespace, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("purge.training.fit", lambda *_, **__: pytest.fail("it was trained"))
+    before = tree(given.tmp)
     for door in (purge.train, lambda *a, **k: purge.train_sharded(*a, shards=2, **k)):
         with pytest.raises(PurgeError) as caught:
             door(
@@ -208,7 +202,7 @@ def test_a_record_that_cannot_be_written_is_refused_before_training(
                 record=RECORDS[name],
             )  # fmt: skip
         assert_sentence(str(caught.value), "")
-    assert tree(given.tmp) == {}
+    assert tree(given.tmp) == before
 
 
 def test_numbers_of_numpy_and_torch_may_be_recorded(given: SimpleNamespace) -> None:

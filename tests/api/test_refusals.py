@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 import purge
 from purge.core.errors import (
@@ -32,7 +32,7 @@ from purge.core.errors import (
 )
 from purge.methods import Purge
 from purge.models.checkpoint import digest
-from tests.refusals import BY_SETTING, NAN, assert_sentence, spoiled, tree
+from tests.refusals import NAN, SETTINGS, assert_sentence, spoiled, tree, words_for
 
 # -- parts of bad requests ----------------------------------------------------------------------
 
@@ -99,10 +99,6 @@ class Stream(IterableDataset):
         yield torch.zeros(6), 0
 
 
-class Picture:
-    """Stands for an image object that no transform has turned into a tensor."""
-
-
 def holed(data: tuple[Tensor, Tensor], value: float) -> tuple[Tensor, Tensor]:
     """The same data with one number of sample 5 replaced."""
     x = data[0].clone()
@@ -154,74 +150,54 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     # the data
     ("forget empty", DataError, "samples in forget", lambda t: {"forget": (t.x[:0], t.y[:0])}),
     ("retain empty", DataError, "samples in retain", lambda t: {"retain": (t.x[:0], t.y[:0])}),
-    ("empty images", DataError, "samples in retain", lambda t: pictures([1], [])),
     ("a sample in both, tensors", DataError, "1 in both (first: 0)", lambda t: {
         "forget": tuple(torch.cat([r[7:8], f]) for f, r in zip(t.forget, t.retain, strict=True))}),
     ("a sample in both, subsets", DataError, "1 in both (first: 4)", lambda t: parts(range(5), range(4, 20))),
     ("a sample in both, nested subsets", DataError, "1 in both (first: 3)", lambda t: {
         **(p := parts(range(5), [])), "retain": Subset(Subset(p["forget"].dataset, [9, 3]), [0, 1])}),
-    ("a sample in both, images of one source", DataError, "1 in both (first: 4)", lambda t: (
-        pictures([3, 4], [4, 5], source="pictures"))),
     ("a sample in both, images by content", DataError, "1 in both", lambda t: pictures([3, 4], [4, 5])),
-    ("labels are floats", DataError, "torch.float32", lambda t: {"forget": labelled(t.forget, Tensor.float)}),
     ("labels are shares", DataError, "one-hot", lambda t: {
         "retain": labelled(t.retain, lambda y: nn.functional.one_hot(y, 3) * 0.9 + 0.1 / 3)}),
     ("labels are of several classes", DataError, "one class per sample", lambda t: {
         "retain": labelled(t.retain, lambda y: 1 - nn.functional.one_hot(y, 3))}),
     ("labels are negative", DataError, "got -1", lambda t: {"retain": labelled(t.retain, first_is(-1))}),
     ("labels too large", DataError, "got 3", lambda t: {"retain": labelled(t.retain, first_is(3))}),
-    ("labels are words", DataError, "names in retain and numbers in forget", lambda t: {
-        "retain": (t.retain[0], np.array(["cat"] * len(t.retain[1])))}),
     ("nan in the inputs", DataError, "sample 5", lambda t: {"forget": holed(t.forget, NAN)}),
     ("nan in the test inputs", DataError, "in test", lambda t: {"test": holed(t.test, NAN)}),
     ("inputs and labels of unequal length", DataError, "as many inputs as labels", lambda t: {
         "forget": (t.forget[0], t.forget[1][:-1])}),
-    ("three tensors", DataError, "a pair of tensors", lambda t: {"forget": (*t.forget, t.forget[1])}),
     ("a pair of lists", DataError, "(list, list)", lambda t: {"forget": ([[0.0] * 6], [0])}),
-    ("a tensor alone", DataError, "a pair of tensors", lambda t: {"forget": t.forget[0]}),
     ("nothing retained", DataError, "NoneType", lambda t: {"retain": None}),
     ("sets of different shapes", DataError, "(5,) of float32", lambda t: {
         "model": nn.Sequential(nn.AdaptiveAvgPool1d(6), t.model),
         "retain": (t.retain[0][:, :5], t.retain[1])}),
     ("a forward pass without gradients", ModelError, "without a gradient", lambda t: {
         "model": Returns(t.model, Tensor.detach)}),
-    ("a data loader of a stream", DataError, "a stream (Stream)", lambda t: {"forget": DataLoader(Stream())}),
     ("a stream", DataError, "Stream", lambda t: {"forget": Stream()}),
-    ("items of one", DataError, "items (x, y)", lambda t: {"forget": Items(torch.zeros(6))}),
     ("items are dicts", DataError, "a dict of 'a'", lambda t: {
         "forget": Items({"a": torch.zeros(6), "y": 0})}),
-    ("inputs are images", DataError, "Picture", lambda t: {"retain": Items((Picture(), 0))}),
-    ("labels of items are words", DataError, "names in retain", lambda t: {
-        "retain": Items((torch.zeros(6), "cat"))}),
     ("items of unequal shape", DataError, "retain", lambda t: {
         "retain": Items((torch.zeros(6), 1), (torch.zeros(7), 2))}),
     ("more class names than outputs", ModelError, "a model with 5 outputs", lambda t: (
         pictures([0, 3], [1, 2], names="abcde"))),
     # the model
     ("model is a name", ModelError, "got str", lambda t: {"model": "resnet18"}),
-    ("model is a state dict", ModelError, "OrderedDict", lambda t: {"model": t.model.state_dict()}),
     ("output 1-d", ModelError, "(2,)", lambda t: {"model": Returns(t.model, lambda z: z[:, 0])}),
     ("output 3-d", ModelError, "(2, 3, 1)", lambda t: {"model": Returns(t.model, lambda z: z[..., None])}),
-    ("output None", ModelError, "NoneType", lambda t: {"model": Returns(t.model, lambda z: None)}),
     ("output a dict without logits", ModelError, "got dict", lambda t: {
         "model": Returns(t.model, lambda z: {"scores": z})}),
     ("one output", ModelError, "(2, 1)", lambda t: {"model": Returns(t.model, lambda z: z[:, :1])}),
     ("too few outputs", DataError, "the model has 2 outputs", lambda t: {
         "model": Returns(t.model, lambda z: z[:, :2])}),
     ("nan in a weight", ModelError, "3.weight", lambda t: {"model": spoiled(t.model, "3.weight", NAN)}),
-    ("nan in a buffer", ModelError, "1.running_var", lambda t: {
-        "model": spoiled(t.model, "1.running_var", NAN)}),
     ("nan in the logits", ModelError, "finite logits", lambda t: {
         "model": Returns(t.model, lambda z: z * NAN)}),
     ("retain of another width", PurgeError, "(5,) of float32 in retain", lambda t: {
         "retain": (t.retain[0][:, :5], t.retain[1])}),
-    ("inputs of another type", ModelError, "of float64", lambda t: {
-        "forget": (t.forget[0].double(), t.forget[1])}),
     ("forward fails in two lines", ModelError, "first", lambda t: {
         "model": Fails(RuntimeError("first\nsecond"))}),
     ("model not yet built", ModelError, "not yet initialised", lambda t: {"model": nn.LazyLinear(3)}),
     ("model without memory", ModelError, "meta", lambda t: {"model": nn.Linear(6, 3, device="meta")}),
-    ("nothing trainable", ModelError, "trainable", lambda t: {"model": frozen(t.model)}),
     ("freeze everything", ModelError, "trainable", lambda t: {"freeze": ("0", "1", "3", "5")}),
     ("a precision that is none", MethodError, "fp8", lambda t: {"precision": "fp8"}),
     ("a graph that is none", MethodError, "maybe", lambda t: {"graph": "maybe"}),
@@ -234,20 +210,13 @@ UNLEARN: list[tuple[str, type[PurgeError], str, Change]] = [
     # the request
     ("unknown method", MethodError, "did you mean 'purge-paper'", lambda t: {"method": "purge-papr"}),
     ("method is a class", MethodError, "Purge", lambda t: {"method": Purge}),
-    ("method is None", MethodError, "NoneType", lambda t: {"method": None}),
-    ("unknown setting", MethodError, "did you mean 'steps'", lambda t: {"step": 3}),
     ("setting of another method", MethodError, "'objective'", lambda t: {
         "method": "gradient-ascent", "objective": "ga"}),
-    ("stop is a word, target beside it", MethodError, "'x'", lambda t: {"stop": "x", "forget_target": 0.1}),
-    ("lr beyond single precision", PurgeError, "1e+45", lambda t: {"method": "purge-paper", "lr": 1e45}),
-    ("steps beyond floats", MethodError, "for steps", lambda t: {"steps": 10**400}),
     ("device nonsense", DeviceError, "'nonsense'", lambda t: {"device": "nonsense"}),
     ("device without memory", DeviceError, "'meta'", lambda t: {"device": "meta"}),
     ("seed negative", PurgeError, "got -1", lambda t: {"seed": -1}),
-    ("seed a bool", PurgeError, "got True", lambda t: {"seed": True}),
     ("out has files", FileError, "an empty folder", lambda t: {"out": t.full}),
     ("out is a file", FileError, "got a file", lambda t: {"out": t.file}),
-    ("out of a name too long", FileError, "name", lambda t: {"out": t.tmp / ("x" * 300)}),
     ("out is a number", FileError, "int", lambda t: {"out": 3}),
 ]  # fmt: skip
 
@@ -264,13 +233,13 @@ AUDIT: list[tuple[str, type[PurgeError], str, Change]] = [
         "model": Returns(t.model, lambda z: torch.where(torch.arange(len(z))[:, None] == 9, NAN, z))}),
     ("unknown metric", MetricError, "did you mean 'fa_test'", lambda t: {"metrics": ["ra", "fa_tst"]}),
     ("no metric", MetricError, "got none", lambda t: {"metrics": []}),
-    ("metrics None", MetricError, "NoneType", lambda t: {"metrics": None}),
     ("a metric by number", MetricError, "got int", lambda t: {"metrics": [3]}),
 ]  # fmt: skip
 
 TRAIN: list[tuple[str, type[PurgeError], str, Change]] = [
     ("dataset empty", DataError, "samples in the dataset", lambda t: {"dataset": (t.x[:0], t.y[:0])}),
     ("nothing trainable", ModelError, "trainable", lambda t: {"model": frozen(t.model)}),
+    ("batches of one, batchnorm", MethodError, "batches of at least 2", lambda t: {"batch_size": 1}),
     ("loss runs away", RunError, "finite", lambda t: {"lr": 1e30, "epochs": 5, "batch_size": 16}),
     ("weights run away in the only step", RunError, "finite", lambda t: {"lr": 1e30, "epochs": 1}),
     ("lr beyond single precision", PurgeError, "lr", lambda t: {"lr": 1e45}),
@@ -280,11 +249,8 @@ SPLIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("nothing said", DataError, "got none", lambda t: {}),
     ("classes and indices", DataError, "classes and indices", lambda t: {"classes": [0], "indices": [1]}),
     ("a class that is not there", DataError, "got 7", lambda t: {"classes": [0, 7]}),
-    ("no class", DataError, "got none", lambda t: {"classes": []}),
     ("every class", DataError, "something to retain", lambda t: {"classes": [0, 1, 2]}),
-    ("a class as a float", DataError, "1.5", lambda t: {"classes": 1.5}),
     ("fraction 1", DataError, "got 1", lambda t: {"fraction": 1}),
-    ("fraction nan", DataError, "got nan", lambda t: {"fraction": NAN}),
     ("fraction that takes all", DataError, "something to retain", lambda t: {"fraction": 0.9999}),
     ("seed negative", PurgeError, "seed", lambda t: {"fraction": 0.5, "seed": -1}),
     ("an index too large", DataError, "got 96", lambda t: {"indices": [0, 96]}),
@@ -292,18 +258,14 @@ SPLIT: list[tuple[str, type[PurgeError], str, Change]] = [
     ("every index", DataError, "something to retain", lambda t: {"indices": range(96)}),
     ("indices are words", DataError, "indices", lambda t: {"indices": ["a", "b"]}),
     ("a mask of others", DataError, "96 samples", lambda t: {"indices": torch.ones(9, dtype=torch.bool)}),
-    ("indices are 2-d", DataError, "indices", lambda t: {"indices": torch.zeros(2, 2, dtype=torch.long)}),
-    ("no data", DataError, "NoneType", lambda t: {"dataset": None, "classes": [0]}),
 ]  # fmt: skip
 
 IMAGES: list[tuple[str, type[PurgeError], str, Change]] = [
     ("pixels are floats", DataError, "torch.float32", lambda t: {"pixels": torch.zeros(4, 1, 2, 2)}),
     ("pixels are 3-d", DataError, "(4, 2, 2)", lambda t: {"pixels": torch.zeros(4, 2, 2, dtype=torch.uint8)}),
-    ("pixels are an array", DataError, "ndarray", lambda t: {"pixels": np.zeros((4, 1, 2, 2), np.uint8)}),
     ("too many means", DataError, "one finite mean per channel", lambda t: {"mean": (0.5, 0.5, 0.5)}),
-    ("std is zero", DataError, "std", lambda t: {"std": (0.0,)}),
-    ("labels of another length", DataError, "(3,)", lambda t: {"labels": torch.arange(3)}),
     ("labels are floats", DataError, "torch.float32", lambda t: {"labels": torch.zeros(4)}),
+    ("labels of another length", DataError, "(3,)", lambda t: {"labels": torch.arange(3)}),
     ("ids of another length", DataError, "ids", lambda t: {"ids": torch.arange(3)}),
 ]  # fmt: skip
 
@@ -313,20 +275,6 @@ CASES = [
     for door, table in DOORS.items()
     for name, error, words, change in table
 ]
-
-
-@pytest.fixture
-def given(toy: tuple[Any, ...], tmp_path: Path) -> SimpleNamespace:
-    """A good request in pieces, a folder with a file in it, and a file."""
-    model, forget, retain, test = toy
-    full, file = tmp_path / "full", tmp_path / "file"
-    full.mkdir()
-    (full / "notes.txt").write_text("mine")
-    file.write_text("mine")
-    x, y = (torch.cat(both) for both in zip(forget, retain, strict=True))
-    return SimpleNamespace(
-        model=model, forget=forget, retain=retain, test=test, x=x, y=y, tmp=tmp_path, full=full, file=file
-    )
 
 
 def good(door: str, t: SimpleNamespace) -> dict[str, Any]:
@@ -382,49 +330,29 @@ def test_cuda_is_refused_where_there_is_none(given: SimpleNamespace) -> None:
         refused(door, good(door, given) | {"device": "cuda"}, DeviceError, "'cuda'", given.tmp)
 
 
-UNUSUAL: dict[str, Callable[[SimpleNamespace], Any]] = {
-    "a class as a numpy number": lambda t: purge.split((t.x, t.y), classes=np.int64(0)),
-    "classes as a tensor": lambda t: purge.split((t.x, t.y), classes=torch.tensor([0, 1])),
-    "one sample by ascent, batchnorm": lambda t: purge.unlearn(
-        t.model, *purge.split((t.x, t.y), indices=[0]), method="gradient-ascent", progress=False
-    ),
-    "batches of one, batchnorm": lambda t: purge.train(
-        t.model, (t.x, t.y), epochs=1, batch_size=1, progress=False
-    ),
-    "unlearn in batches of one, batchnorm": lambda t: purge.unlearn(
-        t.model, t.forget, t.retain, method="purge-paper", norm="train", batch_size=1, progress=False
-    ),
-    "restart in batches of one, batchnorm": lambda t: purge.unlearn(
-        t.model, t.forget, t.retain, batch_size=1, progress=False
-    ),
-    "retain of one sample": lambda t: purge.unlearn(
-        t.model, t.forget, (t.retain[0][:1], t.retain[1][:1]), progress=False
-    ),
-}
+UNUSUAL: list[tuple[str, Change]] = [
+    ("split", lambda t: {"classes": np.int64(0)}),
+    ("split", lambda t: {"classes": torch.tensor([0, 1])}),
+    ("unlearn", lambda t: {"batch_size": 1}),
+    ("unlearn", lambda t: {"method": "purge-paper", "norm": "train", "batch_size": 1}),
+    ("unlearn", lambda t: {"retain": (t.retain[0][:1], t.retain[1][:1])}),
+]
 
 
-@pytest.mark.parametrize("name", UNUSUAL)
-def test_the_unusual_works_or_is_refused_in_one_sentence(given: SimpleNamespace, name: str) -> None:
-    before, refusal = digest(given.model), None
-    try:
-        UNUSUAL[name](given)
-    except PurgeError as error:
-        refusal = str(error)
-    if refusal is not None:
-        assert_sentence(refusal, "")
-        assert "tensor(0)" not in refusal  # class 0 is in the data
+def test_the_unusual_works(given: SimpleNamespace) -> None:
+    before = digest(given.model)
+    for door, change in UNUSUAL:
+        getattr(purge, door)(**good(door, given) | change(given))
     assert digest(given.model) == before
 
 
 # -- settings ---------------------------------------------------------------------------------------
 
 
-@BY_SETTING
-def test_python_refuses_the_setting(
-    given: SimpleNamespace, method: str, key: str, value: Any, words: str
-) -> None:
+@pytest.mark.parametrize(("method", "key", "value"), SETTINGS, ids=str)
+def test_python_refuses_the_setting(given: SimpleNamespace, method: str, key: str, value: Any) -> None:
     request = good("unlearn", given) | {"method": method, key: value}
-    assert key in str(refused("unlearn", request, MethodError, words, given.tmp))
+    assert key in str(refused("unlearn", request, MethodError, words_for(key, value), given.tmp))
 
 
 # -- a loss that becomes NaN ---------------------------------------------------------------------

@@ -15,10 +15,8 @@ from torch.utils.data import Subset, TensorDataset
 import purge
 from purge.auditor import Auditor
 from purge.core.errors import DataError, ModelError, PurgeError
-from tests.api.test_refusals import Change, given, good, refused
+from tests.api.test_refusals import Change, good, refused
 from tests.nets import small_mlp
-
-__all__ = ["given"]  # a fixture
 
 
 def joined(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -57,6 +57,14 @@ def good(done: Done) -> Done:
     return done
 
 
+def ran(*argv: Any) -> Done:
+    return good(command(*argv))
+
+
+def refused(*argv: Any) -> str:
+    return refusal(command(*argv))
+
+
 def refusal(done: Done) -> str:
     """The one line that a bad request ends with."""
     assert (done.code, done.out) == (2, "")

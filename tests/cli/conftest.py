@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from purge import demo
-from tests.cli.commands import FEW_STEPS, Done, command, good, read
+from tests.cli.commands import FEW_STEPS, Done, command, ran, read
 
 ROWS = ["base", "retrain", "retrain-2", "purge", "purge-paper", "gradient-ascent"]
 
@@ -70,8 +70,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained model, a retrained one, and an unlearned one that was audited."""
     at = tmp_path_factory.mktemp("made")
     data = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=2", "--quiet")
-    good(command("train", *data, "--out", at / "base"))
-    good(command("train", "--like", at / "base", "--without-class", 3, "--quiet", "--out", at / "retrained"))
-    good(command("unlearn", at / "base", "--forget-class", 3, *FEW_STEPS, "--quiet", "--out", at / "run"))
-    good(command("audit", at / "run", "--metrics", "quick", "--quiet"))
+    ran("train", *data, "--out", at / "base")
+    ran("train", "--like", at / "base", "--without-class", 3, "--quiet", "--out", at / "retrained")
+    ran("unlearn", at / "base", "--forget-class", 3, *FEW_STEPS, "--quiet", "--out", at / "run")
+    ran("audit", at / "run", "--metrics", "quick", "--quiet")
     return at

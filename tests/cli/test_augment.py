@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 import purge
-from purge.bench.runner import bench
 from tests.augmenting import Augmenting
-from tests.bench.plans import place_of, plan_of
-from tests.cli.commands import command, good, read, refusal
+from tests.cli.commands import ran, read, refused
 
 METHOD = "tests.augmenting:Augmenting"
 ASKED = ("--forget-class", 3, "--set", "forget_target=1", "--method", METHOD, "--quiet")
@@ -23,7 +21,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of digits that was trained with crops and colours."""
     folder = tmp_path_factory.mktemp("augmented") / "base"
     how = ("--set", "epochs=1", "--set", "augment=crop", "--set", "colour=0.1")
-    good(command("train", "--data", "digits", "--model", "small-resnet", *how, "--out", folder, "--quiet"))
+    ran("train", "--data", "digits", "--model", "small-resnet", *how, "--out", folder, "--quiet")
     return folder
 
 
@@ -44,39 +42,24 @@ def changed(base: Path, tmp_path: Path, **settings: Any) -> Path:
 
 
 def test_the_recipe_of_the_run_folder_is_the_default(base: Path, tmp_path: Path) -> None:
-    good(command("unlearn", base, *ASKED, "--out", tmp_path / "one"))
+    ran("unlearn", base, *ASKED, "--out", tmp_path / "one")
     assert used() == purge.Augmentation("crop", 0.1)
     assert Augmenting.seen["changed"] is not None
     assert read(tmp_path / "one" / "run.json")["augment"] == "crop, colour 0.1"
     # The next request asks the training that the first one began with.
     again = ("--forget-class", 5, *ASKED[2:])
-    good(command("unlearn", tmp_path / "one", *again, "--augment", "none", "--out", tmp_path / "two"))
+    ran("unlearn", tmp_path / "one", *again, "--augment", "none", "--out", tmp_path / "two")
     assert Augmenting.seen["changed"] is None
     assert read(tmp_path / "two" / "run.json")["augment"] == "none"
-    good(command("unlearn", tmp_path / "two", "--forget-class", 6, *ASKED[2:], "--out", tmp_path / "three"))
+    ran("unlearn", tmp_path / "two", "--forget-class", 6, *ASKED[2:], "--out", tmp_path / "three")
     assert used() == purge.Augmentation("crop", 0.1)
-
-
-def test_a_name_on_the_command_line_wins(base: Path, tmp_path: Path) -> None:
-    good(command("unlearn", base, *ASKED, "--augment", "flip", "--out", tmp_path / "run"))
-    assert used() == purge.Augmentation("flip")
-    assert read(tmp_path / "run" / "run.json")["augment"] == "flip"
 
 
 def test_of_a_file_of_weights_nothing_is_known(base: Path, tmp_path: Path) -> None:
     given = ("--data", "digits", "--model", "small-resnet")
-    good(command("unlearn", base / "model.safetensors", *given, *ASKED, "--out", tmp_path / "run"))
+    ran("unlearn", base / "model.safetensors", *given, *ASKED, "--out", tmp_path / "run")
     assert used() is None
     assert read(tmp_path / "run" / "run.json")["augment"] is None
-
-
-def test_it_is_a_setting_of_a_method_that_trains_anew(base: Path, tmp_path: Path) -> None:
-    asked = ("--forget-class", 3, "--method", "retrain", "--set", "epochs=1", "--quiet")
-    good(command("unlearn", base, *asked, "--augment", "flip", "--out", tmp_path / "a"))
-    good(command("unlearn", base, *asked, "--set", "augment=flip", "--out", tmp_path / "b"))
-    one, two = (read(tmp_path / name / "run.json") for name in "ab")
-    assert one["settings"]["recipe"]["augment"] == two["settings"]["recipe"]["augment"] == "flip"
-    assert one["digest"] == two["digest"]
 
 
 @pytest.mark.parametrize(
@@ -92,34 +75,7 @@ def test_a_strange_recipe_is_refused_in_one_line(
     base: Path, tmp_path: Path, settings: dict[str, Any], words: str
 ) -> None:
     theirs = changed(base, tmp_path, **settings)
-    said = refusal(command("unlearn", theirs, *ASKED, "--out", tmp_path / "run"))
+    said = refused("unlearn", theirs, *ASKED, "--out", tmp_path / "run")
     assert words in said
     assert str(theirs / "run.json") in said
     assert not (tmp_path / "run").exists()
-
-
-def test_what_is_refused_on_the_command_line(tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "run")
-    said = refusal(command("unlearn", "nowhere", *ASKED, "--augment", "crop-flop", *out))
-    assert "one of none, crop, flip, crop-flip, turn for augment, got 'crop-flop'. Fix: did you mean" in said
-    scrub = ("--forget-class", 3, "--method", "scrub", "--augment", "flip")
-    said = refusal(command("unlearn", "nowhere", *scrub, *out))  # before anything is read
-    assert "a method that augments its data, for augment=…, got Scrub" in said
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_bench_augments_as_the_base_model_was_trained(tmp_path: Path) -> None:
-    recipe = {"epochs": 1, "augment": "flip", "colour": 0.2}
-    plan = plan_of(
-        tmp_path, trust=True, per_class=20, recipe=recipe, retrains=0, metrics=["fa_test"],
-        methods=[
-            {"method": METHOD, "label": "ours"}, {"method": "salun", "set": {"epochs": 1}},
-            {"method": "scrub", "set": {"epochs": 1}},
-        ],
-    )  # fmt: skip
-    place = place_of(tmp_path / "out")
-    done = bench(plan, place, progress=False)
-    assert (done.ran, done.failed) == (3, {})
-    assert used() == purge.Augmentation("flip", 0.2)
-    found = [read(place.file(job))["augment"] for job in plan.jobs]
-    assert found == ["flip, colour 0.2", "flip, colour 0.2", None]

@@ -19,19 +19,10 @@ from tests.cli.commands import Done, command, good, refusal
 IDS = [900, 3, 17, 5]  # not in the order of the data
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of a base model, trained for a moment."""
-    out = tmp_path_factory.mktemp("runs") / "base"
-    quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet")
-    assert command("train", *quick, "--out", out).code == 0
-    return out
-
-
 @pytest.fixture
-def folder(base: Path, tmp_path: Path) -> Path:
+def folder(made: Path, tmp_path: Path) -> Path:
     """A copy of the base model's run, since a panel writes into it, and a file of samples."""
-    shutil.copytree(base, tmp_path / "base")
+    shutil.copytree(made / "base", tmp_path / "base")
     (tmp_path / "ids.txt").write_text("\n".join(map(str, IDS)))
     return tmp_path
 
@@ -76,35 +67,30 @@ def test_an_array_and_a_panel(folder: Path, digits: Any) -> None:
     assert done.json["values"]["clean_label"]["value"] == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("4\n1\n7\n", "got 3 lines"),
-        ("", "got 0 lines"),
-        ("4\n1\n7\nx\n", "the number or the name of a class, got 'x'"),
-        ("4\n1\n7\n10\n", "labels from 0 to 9 in truth, got 10"),
-        ("4\n1\n7\n-1\n", "got -1"),
-        ("4\n1\n7\n2.5\n", "got '2.5'"),
-        ("900,2\n3,4\n17,7\n6,1\n", "none for sample 5"),
-        ("900,2\n3,4\n17,7\n17,1\n", "none for sample 5"),
-        ("900,2\n3,4\n17,7\n1\n", "got '900,2'"),
-        (b"\xff\xfe\x00\x01", "got 1 lines"),
-    ],
-)
-def test_right_labels_that_do_not_fit_are_refused(folder: Path, content: str | bytes, words: str) -> None:
-    path = folder / "truth.txt"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert words in refusal(audited(folder, "--truth", path))
-
-
-def test_files_that_are_no_labels_are_refused(folder: Path) -> None:
-    assert "nothing there" in refusal(audited(folder, "--truth", folder / "none.txt"))
+def test_right_labels_that_do_not_fit_are_refused(folder: Path) -> None:
+    for content, words in {
+        b"4\n1\n7\n": "got 3 lines",
+        b"": "got 0 lines",
+        b"4\n1\n7\nx\n": "the number or the name of a class, got 'x'",
+        b"4\n1\n7\n10\n": "labels from 0 to 9 in truth, got 10",
+        b"4\n1\n7\n-1\n": "got -1",
+        b"900,2\n3,4\n17,7\n6,1\n": "none for sample 5",
+        b"900,2\n3,4\n17,7\n17,1\n": "none for sample 5",
+        b"900,2\n3,4\n17,7\n1\n": "got '900,2'",
+        b"\xff\xfe\x00\x01": "got 1 lines",
+    }.items():
+        (folder / "truth.txt").write_bytes(content)
+        assert words in refusal(audited(folder, "--truth", folder / "truth.txt"))
     (folder / "bad.npy").write_bytes(b"nothing")
-    assert "a plain array in" in refusal(audited(folder, "--truth", folder / "bad.npy"))
     np.save(folder / "short.npy", np.arange(3))
-    assert "one label per sample in truth" in refusal(audited(folder, "--truth", folder / "short.npy"))
     np.save(folder / "floats.npy", np.ones(4))
-    assert "whole numbers" in refusal(audited(folder, "--truth", folder / "floats.npy"))
+    for name, words in {
+        "none.txt": "nothing there",
+        "bad.npy": "a plain array in",
+        "short.npy": "one label per sample in truth",
+        "floats.npy": "whole numbers",
+    }.items():
+        assert words in refusal(audited(folder, "--truth", folder / name))
 
 
 def named() -> purge.Images:

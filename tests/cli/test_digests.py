@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.commands import FEW_STEPS, command, good, names, read, refusal
+from tests.cli.commands import FEW_STEPS, names, ran, read, refused
 
 pytestmark = pytest.mark.slow
 
@@ -51,15 +50,7 @@ def flipped(run: Path) -> None:
     (run / WEIGHTS).write_bytes(content)
 
 
-def zeroed(run: Path) -> None:
-    save_file({k: torch.zeros_like(v) for k, v in load_file(run / WEIGHTS).items()}, run / WEIGHTS)
-
-
-DAMAGES = [replaced, flipped, zeroed]
-BY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
-
-
-@BY_DAMAGE
+@pytest.mark.parametrize("damage", [replaced, flipped])
 def test_weights_that_are_not_those_of_run_json_are_refused_by_name(
     runs: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -70,13 +61,13 @@ def test_weights_that_are_not_those_of_run_json_are_refused_by_name(
         ("unlearn", runs / "base", "--forget-class", 3, "--out", tmp_path / "out"),
         ("report", runs / "run"),
     ):
-        said = refusal(command(*argv, *(() if argv[0] == "report" else ("--quiet",))))
+        said = refused(*argv, *(() if argv[0] == "report" else ("--quiet",)))
         assert f"the weights that {argv[1] / 'run.json'} recorded" in said
         assert (FIX if argv[0] != "report" else "Fix: restore that file.") in said
     assert names(tmp_path) == ["runs"]
     assert not (runs / "run" / "report.html").exists()
     again = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=2", "--out", runs / "base")
-    assert "run.json recorded" in refusal(command("train", *again, "--resume", "--quiet"))
+    assert "run.json recorded" in refused("train", *again, "--resume", "--quiet")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +79,7 @@ def test_the_models_that_an_audit_compares_with_are_checked_too(
     """One of them is named by run.json alone."""
     replaced(runs / name)
     named = () if option is None else (option, runs / name)
-    said = refusal(command("audit", runs / "run", *named, "--metrics", "quick", "--quiet"))
+    said = refused("audit", runs / "run", *named, "--metrics", "quick", "--quiet")
     assert f"the weights that {runs / name / 'run.json'} recorded" in said
 
 
@@ -97,16 +88,17 @@ def test_a_file_of_weights_is_taken_as_it_is(runs: Path, tmp_path: Path) -> None
     replaced(runs / "base")
     named = ("--model", "small-resnet", "--data", "digits", "--quiet")
     out = ("--forget-class", 3, *FEW_STEPS, "--out", tmp_path / "out")
-    good(command("unlearn", runs / "base" / WEIGHTS, *named, *out))
+    ran("unlearn", runs / "base" / WEIGHTS, *named, *out)
 
 
 def test_run_folders_without_a_digest_still_work(runs: Path, tmp_path: Path) -> None:
     for name in ("base", "run"):
         edit(runs / name, digest=None, original_digest=None, deployed_digest=None)
     replaced(runs / "run")
-    good(command("audit", runs / "run", "--metrics", "quick", "--quiet"))
-    done = good(command("report", runs / "run", "--json"))
-    assert done.json["warnings"] == []
+    ran("audit", runs / "run", "--metrics", "quick", "--quiet")
+    assert ran("report", runs / "run", "--json").json["warnings"] == []
+    shutil.copy(runs / "base" / WEIGHTS, runs / "run" / WEIGHTS)  # a report compares with the file
+    assert "is of other weights" in ran("report", runs / "run").err
 
 
 def test_an_audit_keeps_the_digest_of_the_weights_that_it_looked_at(runs: Path) -> None:
@@ -118,7 +110,7 @@ def test_an_audit_keeps_the_digest_of_the_weights_that_it_looked_at(runs: Path) 
 def test_a_report_of_other_weights_says_so_on_top(runs: Path) -> None:
     """The weights agree with run.json, and the audit is about others."""
     shutil.copy(runs / "run" / "audit.json", runs / "retrained" / "audit.json")
-    done = good(command("report", runs / "retrained", runs / "run", "--out", runs / "page.html", "--json"))
+    done = ran("report", runs / "retrained", runs / "run", "--out", runs / "page.html", "--json")
     own, other = (read(runs / name / "run.json")["digest"] for name in ("retrained", "run"))
     (warning,) = done.json["warnings"]
     assert warning.startswith("The audit of retrained is of other weights than those in the folder")
@@ -128,20 +120,14 @@ def test_a_report_of_other_weights_says_so_on_top(runs: Path) -> None:
     assert warning in done.err
     page = (runs / "page.html").read_text()
     assert page.index(warning) < page.index('class="headline')
-    sound = good(command("report", runs / "run"))
+    sound = ran("report", runs / "run")
     assert sound.err == ""
     assert "of other weights" not in (runs / "run" / "report.html").read_text()
 
 
-def test_a_report_of_an_old_run_is_compared_by_the_file(runs: Path) -> None:
-    edit(runs / "run", digest=None)
-    replaced(runs / "run")
-    assert "is of other weights" in good(command("report", runs / "run")).err
-
-
 def test_a_report_does_not_need_the_weights(runs: Path) -> None:
     (runs / "run" / WEIGHTS).unlink()
-    done = good(command("report", runs / "run"))
+    done = ran("report", runs / "run")
     assert done.err == ""
     assert "model.safetensors, which is no longer there" in (runs / "run" / "report.html").read_text()
 
@@ -149,11 +135,11 @@ def test_a_report_does_not_need_the_weights(runs: Path) -> None:
 @pytest.mark.parametrize("file", ["sisa-shard-1.safetensors", "sisa-samples.safetensors", WEIGHTS])
 def test_every_file_of_a_sharded_model_is_checked(tmp_path: Path, file: str) -> None:
     argv = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1", "--shards", 2, "--quiet")
-    good(command("train", *argv, "--out", tmp_path / "base"))
+    ran("train", *argv, "--out", tmp_path / "base")
     out = ("--method", "sisa", "--forget-class", 3, "--quiet", "--out", tmp_path / "out")
     content = bytearray((tmp_path / "base" / file).read_bytes())
     content[-3] ^= 1
     (tmp_path / "base" / file).write_bytes(content)
-    said = refusal(command("unlearn", tmp_path / "base", *out))
+    said = refused("unlearn", tmp_path / "base", *out)
     assert str(tmp_path / "base") in said
     assert not (tmp_path / "out").exists()

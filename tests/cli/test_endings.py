@@ -10,15 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from torch import nn
 
-import purge
-from purge.core.errors import FileError, ModelError
 from purge.engine.resume import STATE
-from tests.cli.commands import command, good, names, read, refusal
-from tests.nets import blobs
+from tests.cli.commands import command, names, ran, read, refused
 
 # A model that does something bad in training, at its 25th call: in the third epoch of eleven steps.
 OWN = """
@@ -80,7 +75,7 @@ def bad(folder: Path, does: str) -> None:
 
 def trained(folder: Path) -> Path:
     bad(folder, "pass")
-    good(command(*TRAIN, "--out", "base"))
+    ran(*TRAIN, "--out", "base")
     return folder / "base"
 
 
@@ -108,9 +103,7 @@ def test_debug_shows_the_traceback_before_and_after_the_command(folder: Path) ->
         assert "in bad" in done.err
         assert done.err.splitlines()[-1].startswith("Error: something broke: RuntimeError: boom.")
         sys.modules.pop("own_bad")
-    refused = command("cache", "lisst", "--debug")
-    assert refused.code == 2
-    assert "Traceback" in refused.err
+    assert "Traceback" in command("cache", "lisst", "--debug").err
     assert "Traceback" not in command("cache", "lisst").err
 
 
@@ -126,7 +119,7 @@ def test_a_log_that_cannot_be_written_is_told(folder: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("value", ["", "0", "'bye'", "1"])
 def test_a_model_that_exits_is_an_error_of_the_model(folder: Path, value: str) -> None:
     bad(folder, f"sys.exit({value})")
-    assert "got a call of sys.exit(" in refusal(command(*TRAIN, "--out", "run"))
+    assert "got a call of sys.exit(" in refused(*TRAIN, "--out", "run")
 
 
 @pytest.mark.parametrize(
@@ -138,17 +131,6 @@ def test_what_a_model_misses_while_it_runs_is_no_bad_request(folder: Path, error
     assert done.code == 3, done
     assert done.err.startswith("Error: something broke in the model: ")
     assert "The traceback is in " in done.err
-
-
-def test_a_model_that_exits_is_an_error_in_python() -> None:
-    class Leaves(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.training:
-                sys.exit(0)
-            return super().forward(x)
-
-    with pytest.raises(ModelError, match=r"a model that returns its logits, got a call of sys\.exit"):
-        purge.train(Leaves(6, 3), blobs(), epochs=1, progress=False)
 
 
 def test_a_method_or_metric_that_exits_is_never_a_silent_success(folder: Path) -> None:
@@ -167,30 +149,27 @@ def test_a_method_or_metric_that_exits_is_never_a_silent_success(folder: Path) -
 
 # -- interruptions ------------------------------------------------------------------------------
 
-SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+INTERRUPTS = [
+    ("os.kill(os.getpid(), signal.SIGINT)", signal.SIGINT),
+    ("os.kill(os.getpid(), signal.SIGTERM)", signal.SIGTERM),
+    ("raise KeyboardInterrupt", signal.SIGINT),
+]
 
 
-@pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_an_interrupted_training_says_how_to_resume(folder: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(("does", "number"), INTERRUPTS)
+def test_an_interrupted_training_says_how_to_resume(folder: Path, does: str, number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    bad(folder, f"os.kill(os.getpid(), {int(number)})")
+    bad(folder, does)
     done = command(*TRAIN, "--out", "run")
-    assert (done.code, done.out) == (code, "")
-    kept = r"Kept in run: 2 epochs of the training\. Resume with --resume\."
-    assert re.fullmatch(rf"Interrupted by {signal.Signals(number).name}\. {kept}\n", done.err), done.err
+    assert (done.code, done.out) == (128 + number, "")
+    kept = "Kept in run: 2 epochs of the training. Resume with --resume."
+    assert done.err == f"Interrupted by {number.name}. {kept}\n"
     assert names(folder / "run") == [STATE]
     assert signal.getsignal(number) is before
     bad(folder, "pass")
-    good(command(*TRAIN, "--out", "run", "--resume"))
-    good(command(*TRAIN, "--out", "whole"))
+    ran(*TRAIN, "--out", "run", "--resume")
+    ran(*TRAIN, "--out", "whole")
     assert read(folder / "run" / "run.json")["digest"] == read(folder / "whole" / "run.json")["digest"]
-
-
-def test_a_keyboard_interrupt_without_a_signal_is_one_too(folder: Path) -> None:
-    bad(folder, "raise KeyboardInterrupt")
-    done = command(*TRAIN, "--out", "run")
-    assert done.code == 130
-    assert done.err.startswith("Interrupted by SIGINT. Kept in run: 2 epochs")
 
 
 def test_a_training_that_cannot_be_resumed_says_so(folder: Path) -> None:
@@ -204,8 +183,8 @@ def test_a_training_that_cannot_be_resumed_says_so(folder: Path) -> None:
 
 def test_interrupted_unlearning_and_audits_write_nothing(folder: Path) -> None:
     base = trained(folder)
-    good(command("unlearn", base, "--forget-class", 3, "--method", "finetune", "--model", "own_bad:net",
-                 "--set", "epochs=1", "--set", "forget_target=1", "--out", "old", "--quiet"))  # fmt: skip
+    ran("unlearn", base, "--forget-class", 3, "--method", "finetune", "--model", "own_bad:net",
+                 "--set", "epochs=1", "--set", "forget_target=1", "--out", "old", "--quiet")  # fmt: skip
     before = {p: p.read_bytes() for p in (folder / "old").iterdir()}
     bad(folder, f"os.kill(os.getpid(), {int(signal.SIGTERM)})")
     common = ("--forget-class", 3, "--model", "own_bad:net", "--quiet")
@@ -246,15 +225,9 @@ def test_an_ignored_signal_stays_ignored(folder: Path) -> None:
     bad(folder, f"os.kill(os.getpid(), {int(signal.SIGINT)})")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        good(command(*TRAIN, "--out", "run"))
+        ran(*TRAIN, "--out", "run")
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_help_says_what_the_exit_codes_mean() -> None:
-    text = " ".join(good(command("--help")).out.split())
-    for words in ("0 if done", "1 if a threshold was missed", "2 for a bad request", "3 if something broke"):
-        assert words in text
 
 
 # -- refusals come before anything is written ---------------------------------------------------
@@ -262,19 +235,10 @@ def test_help_says_what_the_exit_codes_mean() -> None:
 
 def test_what_is_refused_leaves_no_folder(folder: Path) -> None:
     (folder / "file").write_text("mine")
-    config = {
-        "data": "digits",
-        "model": "small-resnet",
-        "forget": [0],
-        "methods": ["finetune"],
-        "metrics": ["ra"],
-    }
+    config = {"data": "digits", "model": "small-resnet", "forget": [0], "methods": ["finetune"]}
     (folder / "b.yaml").write_text(yaml.safe_dump({**config, "metrics": ["ra"]}))
     bad(folder, "pass")
     for argv in (
-        ("demo", "--seed", 4294967295),
-        ("demo", "--seed", 4294967294, "--out", "new"),
-        ("demo", "--seed", -1),
         ("bench", "b.yaml", "--models", "file"),
         ("bench", "b.yaml", "--models", "file/in"),
         ("bench", "b.yaml", "--out", "file"),
@@ -282,7 +246,7 @@ def test_what_is_refused_leaves_no_folder(folder: Path) -> None:
         (*TRAIN, "--out", "new", "--seed", 4294967296),
         (*TRAIN, "--out", "new/er", "--device", "cuda:77"),
     ):
-        refusal(command(*argv))
+        refused(*argv)
         assert names(folder) == ["b.yaml", "file", "own_bad.py"], argv
         assert (folder / "file").read_text() == "mine"
 
@@ -309,18 +273,3 @@ def test_an_empty_path_is_refused_wherever_something_is_written(folder: Path) ->
             done.err,
         )
         assert names(folder) == ["b.yaml", "own_bad.py"]
-
-
-def test_an_empty_path_is_refused_in_python(folder: Path) -> None:
-    model, data = nn.Linear(6, 3), blobs()
-    split = purge.split(data, classes=[0])
-    for call in (
-        lambda: purge.train(model, data, epochs=1, out="", progress=False),
-        lambda: purge.train(model, data, epochs=1, log_updates="", progress=False),
-        lambda: purge.unlearn(model, *split, out="", check=False, progress=False),
-        lambda: purge.audit(model, *split, blobs(seed=1), out="", check=False, progress=False),
-        lambda: purge.train(model, data, epochs=1, progress=False).save(""),
-    ):
-        with pytest.raises(FileError, match="the path of a folder as out, got an empty text"):
-            call()
-    assert names(folder) == []

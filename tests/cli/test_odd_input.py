@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from purge.engine.resume import STATE
-from tests.cli.commands import command, good, refusal
+from tests.cli.commands import command, ran, refused
 from tests.refusals import tree
 
 pytestmark = pytest.mark.slow
@@ -37,14 +38,14 @@ def arrays(path: Path, names: list[str]) -> Path:
 def trained(tmp_path: Path, names: list[str], *more: Any) -> Path:
     data, out = arrays(tmp_path / "a.npz", names), tmp_path / "base"
     few = ("--set", "epochs=2", "--set", "batch_size=8", "--quiet")
-    good(command("train", "--data", data, "--model", "small-resnet", "--out", out, *few, *more))
+    ran("train", "--data", data, "--model", "small-resnet", "--out", out, *few, *more)
     return out
 
 
 def test_escape_sequences_reach_no_terminal(tmp_path: Path) -> None:
     data = arrays(tmp_path / "a.npz", [f"cat{ESC}", "dog", "owl"])
     few = ("--data", data, "--model", "small-resnet", "--set", "epochs=1", "--without-class", f"cat{ESC}")
-    done = good(command("train", *few, "--out", tmp_path / f"run{ESC}", "--quiet"))
+    done = ran("train", *few, "--out", tmp_path / f"run{ESC}", "--quiet")
     assert r"cat\x1b]0;t\x07\x1b[31mred" in done.out
     bad = [
         command("train", *few, "--out", tmp_path / f"run{ESC}"),
@@ -64,7 +65,7 @@ def test_escape_sequences_reach_no_terminal(tmp_path: Path) -> None:
 
 def test_a_name_of_two_classes_is_refused(tmp_path: Path) -> None:
     base = trained(tmp_path, ["cat", "dog", "cat"])
-    message = refusal(command("unlearn", base, "--forget-class", "cat", "--out", tmp_path / "out"))
+    message = refused("unlearn", base, "--forget-class", "cat", "--out", tmp_path / "out")
     assert "the name of 2 classes (0, 2)" in message
     assert not (tmp_path / "out").exists()
 
@@ -77,30 +78,24 @@ def test_5000_digits_are_refused(tmp_path: Path, shown: Any, words: tuple[Any, .
     (tmp_path / "ids.txt").write_text("9" * 5000)
     argv = [tmp_path / "ids.txt" if word == "FILE" else word for word in words]
     before = tree(tmp_path)
-    message = refusal(command("unlearn", shown.folder / "base", *argv, "--out", tmp_path / "out"))
+    message = refused("unlearn", shown.folder / "base", *argv, "--out", tmp_path / "out")
     assert len(message) < 1000
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("option", ["--seed", "--size", "--shards"])
-def test_options_of_5000_digits_are_refused(tmp_path: Path, option: str) -> None:
-    argv = ("--data", "digits", "--model", "small-resnet", "--out", tmp_path / "out", option, "9" * 5000)
-    done = command("train", *argv)
-    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
-    assert tree(tmp_path) == {}
-
-
-def test_more_shards_than_samples_are_refused(tmp_path: Path) -> None:
-    argv = ("--data", "digits", "--model", "small-resnet", "--out", tmp_path / "out", "--shards", 100_000)
-    assert "100000" in refusal(command("train", *argv))
-    assert tree(tmp_path) == {}
+def test_options_of_5000_digits_are_refused(tmp_path: Path) -> None:
+    for option in ("--seed", "--size", "--shards"):
+        argv = ("--data", "digits", "--model", "small-resnet", "--out", tmp_path / "out", option, "9" * 5000)
+        done = command("train", *argv)
+        assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+        assert tree(tmp_path) == {}
 
 
 def test_a_history_of_words_is_refused(run: Path) -> None:
     for column in (["a", "b"], [[1], [2]], [{"a": 1}, {"a": 2}]):
         table = pa.table({"step": [0, 1], "check_forget_accuracy": pa.array(column)})
         pq.write_table(table, run / "history.parquet")
-        assert "a history of numbers" in refusal(command("report", run))
+        assert "a history of numbers" in refused("report", run)
     twice = pa.Table.from_arrays([pa.array([0, 1])] * 2, ["step", "step"])
     pq.write_table(twice, run / "history.parquet")
     assert command("report", run).code in (0, 2)
@@ -137,33 +132,25 @@ def _in_python(argv: list[Any]) -> None:
 
 
 def changed(path: Path, how: str) -> None:
-    whole = path.read_bytes()
-    size = int.from_bytes(whole[:8], "little")
-    facts, state = json.loads(whole[8 : 8 + size])["__metadata__"], load_file(path)
-    if how == "empty":
-        path.write_bytes(b"")
-    elif how == "half":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif how == "a flipped bit":
-        path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
-    else:
-        first = next(k for k in state if k.startswith("model.") and state[k].ndim > 1)
-        state |= {
-            "no weights": {}, "another shape": {first: torch.zeros(2, 3)},
-            "another type": {first: state[first].double()}, "no random numbers": {},
-            "random numbers cut": {"random.cpu": state["random.cpu"][:10].clone()},
-            "too many losses": {"losses": torch.zeros(9)}, "losses in a table": {"losses": torch.zeros(1, 1)},
-            "a mean of one number": {first.replace("model.", "mean."): torch.zeros(1)},
-        }[how]  # fmt: skip
-        gone = {"no weights": "model.", "no random numbers": "random."}.get(how, "nothing")
-        told = json.loads(facts["facts"])
-        told.pop("digest", None)  # as an older version wrote it
-        kept = {k: v for k, v in state.items() if not k.startswith(gone)}
-        save_file(kept, path, metadata={"facts": json.dumps(told)})
+    """Write a state with other tensors, and without a digest, as an older version did."""
+    with safe_open(path, "pt") as file:
+        facts = json.loads(file.metadata()["facts"])
+    facts.pop("digest", None)
+    state = load_file(path)
+    first = next(k for k in state if k.startswith("model.") and state[k].ndim > 1)
+    state |= {
+        "another shape": {first: torch.zeros(2, 3)}, "another type": {first: state[first].double()},
+        "random numbers cut": {"random.cpu": state["random.cpu"][:10].clone()},
+        "too many losses": {"losses": torch.zeros(9)}, "losses in a table": {"losses": torch.zeros(1, 1)},
+        "a mean of one number": {first.replace("model.", "mean."): torch.zeros(1)},
+    }.get(how, {})  # fmt: skip
+    gone = {"no weights": "model.", "no random numbers": "random."}.get(how, "nothing")
+    kept = {k: v for k, v in state.items() if not k.startswith(gone)}
+    save_file(kept, path, metadata={"facts": json.dumps(facts)})
 
 
-HOW = ["empty", "half", "a flipped bit", "no weights", "another shape", "another type", "no random numbers",
-       "random numbers cut", "too many losses", "losses in a table", "a mean of one number"]  # fmt: skip
+HOW = ["no weights", "another shape", "another type", "no random numbers", "random numbers cut",
+       "too many losses", "losses in a table", "a mean of one number"]  # fmt: skip
 
 
 def test_a_damaged_state_of_a_training_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +160,9 @@ def test_a_damaged_state_of_a_training_is_refused(tmp_path: Path, monkeypatch: p
     for how in HOW:
         shutil.copy(tmp_path / "kept", state)
         changed(state, how)
-        assert "a damaged file" in refusal(command(*argv, "--resume")), how
+        assert "a damaged file" in refused(*argv, "--resume"), how
     shutil.copy(tmp_path / "kept", state)
-    good(command(*argv, "--resume"))
+    ran(*argv, "--resume")
 
 
 # -- streams --------------------------------------------------------------------------------------
@@ -198,6 +185,6 @@ def test_closed_and_full_streams() -> None:
         assert done.returncode == code, (line, done.stderr)
         assert b"Traceback" not in done.stderr
     full = shell("purge list methods > /dev/full")
-    assert full.returncode not in (0, 1)
+    assert full.returncode == 2
     assert b"No space left" in full.stderr
     assert len(full.stderr.splitlines()) == 1

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
-import json
 import logging
 import math
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from purge.data.load import load
 from purge.models.zoo import build
-from tests.cli.commands import FEW_STEPS, Done, command, good, names, read, refusal
+from tests.benchmark import script
+from tests.cli.commands import FEW_STEPS, names, ran, read, refused
 
 pytestmark = pytest.mark.slow
 
@@ -36,59 +28,36 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 # -- own images -----------------------------------------------------------------------------------
 
 
-def example(name: str) -> Any:
-    """An example as a module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three hundred digits as PNG files, in folders of classes named by words."""
     folder = tmp_path_factory.mktemp("own") / "my digits"
-    assert example("write_digits").write(folder, 30) == 300
+    assert script(EXAMPLES / "write_digits.py").write(folder, 30) == 300
     return folder
 
 
-def script(images: Path, runs: Path, chosen: str) -> Iterator[list[str]]:
-    """The commands of the example, as the shell would call them."""
-    text = (EXAMPLES / "own_images.sh").read_text()
-    for name, value in (("images", images), ("runs", runs), ("class", chosen)):
-        text = text.replace(f"${name}", str(value))
-    for line in text.splitlines():
-        if line.startswith("purge "):
-            yield shlex.split(line)[1:]
-
-
 @pytest.fixture(scope="module")
-def own(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Done]]:
-    """The whole pass over own images, command by command."""
-    folder = tmp_path_factory.mktemp("own-runs")
-    chosen = sorted(p.relative_to(pictures).as_posix() for p in pictures.glob("train/*/*.png"))[::50]
-    (folder / "images.txt").write_text("\n".join(chosen))
-    return folder, [
-        command(*argv, *(FEW_STEPS if "--forget-ids" in argv else ()))
-        for argv in script(pictures, folder, "seven")
-    ]
+def own(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The script of the example, and what it printed."""
+    folder, path = tmp_path_factory.mktemp("own-runs") / "own", os.environ["PATH"]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}", "OMP_NUM_THREADS": "1"}
+    argv = ["bash", str(EXAMPLES / "own_images.sh"), str(pictures), str(folder), "seven"]
+    done = subprocess.run(argv, cwd=folder.parent, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder, done.stdout
 
 
-def test_the_whole_pass_over_own_images(own: tuple[Path, list[Done]], pictures: Path) -> None:
-    folder, commands = own
-    assert [done.code for done in commands] == [0] * 6, [done.err for done in commands]
-    base, reference, unlearned, audited, single, audited_single = (done.out for done in commands)
-    assert base.startswith("small-resnet on my digits: 240 images, 10 epochs in ")
-    assert reference.startswith("small-resnet on my digits without class 5 (seven): 216 images, ")
-    assert "(seven) 0.0%" not in reference  # the lowest of those it knows
-    assert "Next: purge audit RUN --retrained" in reference
-    assert unlearned.startswith("purge: 24 samples to forget (class 5 (seven)), ")
-    assert "Forgotten: 24 samples, class 5 (seven)" in audited
-    assert re.search(r"destinations\.\d \((zero|one|two|three|four|five|six|eight|nine)\)", audited)
-    assert single.startswith("purge: 5 samples to forget, ")
-    assert "Forgotten: 5 samples" in audited_single
+def test_the_whole_pass_over_own_images(own: tuple[Path, str], pictures: Path) -> None:
+    folder, printed = own
+    assert printed.startswith("small-resnet on my digits: 240 images, 10 epochs in ")
+    assert "\nsmall-resnet on my digits without class 5 (seven): 216 images, " in printed
+    assert "(seven) 0.0%" not in printed  # the lowest of those it knows
+    assert "Next: purge audit RUN --retrained" in printed
+    assert "\npurge: 24 samples to forget (class 5 (seven)), " in printed
+    assert "Forgotten: 24 samples, class 5 (seven)" in printed
+    assert re.search(r"destinations\.\d \((zero|one|two|three|four|five|six|eight|nine)\)", printed)
+    assert "\npurge: 5 samples to forget, " in printed
+    assert "Forgotten: 5 samples" in printed
     facts = read(folder / "base" / "run.json")
     assert facts["names"] == sorted(facts["names"])
     assert facts["names"][5] == "seven"
@@ -97,7 +66,7 @@ def test_the_whole_pass_over_own_images(own: tuple[Path, list[Done]], pictures: 
     assert read(folder / "reference" / "run.json")["seed"] == 1
 
 
-def test_what_was_forgotten_of_own_images(own: tuple[Path, list[Done]], pictures: Path) -> None:
+def test_what_was_forgotten_of_own_images(own: tuple[Path, str], pictures: Path) -> None:
     folder, _ = own
     found = read(folder / "without-class" / "audit.json")
     for part in ("values", "retrained", "original"):
@@ -107,46 +76,23 @@ def test_what_was_forgotten_of_own_images(own: tuple[Path, list[Done]], pictures
     assert found["values"]["fa_train"]["value"] <= 0.3
     train, _ = load(pictures)
     ids = read(folder / "without-images" / "run.json")["request"]["forget_ids"]
-    chosen = (folder / "images.txt").read_text().split("\n")
+    chosen = (folder / "images.txt").read_text().splitlines()
     assert sorted(train.paths[i] for i in ids) == chosen
     assert chosen[0] == "train/eight/0000.png"
 
 
-def test_paths_and_names_that_are_not_there(
-    own: tuple[Path, list[Done]], pictures: Path, tmp_path: Path
-) -> None:
+def test_paths_and_names_that_are_not_there(own: tuple[Path, str], pictures: Path, tmp_path: Path) -> None:
     base, ids = own[0] / "base", tmp_path / "ids.txt"
     out = ("--out", tmp_path / "run")
-    assert "did you mean 'seven'" in refusal(command("unlearn", base, "--forget-class", "sevn", *out))
+    assert "did you mean 'seven'" in refused("unlearn", base, "--forget-class", "sevn", *out)
     for line, words in (
         ("train/seven/9999.png", "which is not there"),
         ("test/seven/0004.png", "which is not there"),
         (str(pictures / "train/seven/0000.png"), "such as train/eight/0000.png"),
     ):
         ids.write_text(f"train/seven/0000.png\n{line}\n")
-        assert words in refusal(command("unlearn", base, "--forget-ids", ids, *out))
+        assert words in refused("unlearn", base, "--forget-ids", ids, *out)
     assert names(tmp_path) == ["ids.txt"]
-
-
-def test_the_example_as_a_script(tmp_path: Path) -> None:
-    env = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
-
-    def run(*argv: Any) -> str:
-        done = subprocess.run(
-            [str(a) for a in argv], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        return done.stdout
-
-    assert run(sys.executable, EXAMPLES / "write_digits.py", "pics", 30) == "300 images in pics\n"
-    out = run("bash", EXAMPLES / "own_images.sh", "pics", "runs/own")
-    assert "Forgotten: 24 samples, class 0 (eight)" in out
-    assert "Forgotten: 5 samples" in out
-    made = {"base", "reference", "without-class", "without-images", "images.txt"}
-    assert set(names(tmp_path / "runs" / "own")) == made
 
 
 def test_three_broken_images_of_forty(
@@ -161,12 +107,12 @@ def test_three_broken_images_of_forty(
     for name, content in zip(broken, (b"", b"no image", (folder / broken[2]).read_bytes()[:60]), strict=True):
         (folder / name).write_bytes(content)
     net = ("--data", folder, "--model", "small-resnet", "--set", "epochs=3", "--set", "batch_size=8")
-    refused = refusal(command("train", *net, "--out", tmp_path / "run"))
-    assert f"3 that cannot ({', '.join(broken)})" in refused
+    said = refused("train", *net, "--out", tmp_path / "run")
+    assert f"3 that cannot ({', '.join(broken)})" in said
     assert names(tmp_path) == ["pics"]
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's; without any, stderr is written to
-    done = good(command("train", *net, "--out", tmp_path / "run", "--skip-bad", "--split-seed", 3))
+    done = ran("train", *net, "--out", tmp_path / "run", "--skip-bad", "--split-seed", 3)
     assert done.err == f"3 of 40 images cannot be read and are left out: {', '.join(broken)}.\n"
     facts = read(tmp_path / "run" / "run.json")
     train, test = load(folder, skip_bad=True, split_seed=3)
@@ -174,17 +120,17 @@ def test_three_broken_images_of_forty(
     path = train.paths[int(train.ids[0])]
     (tmp_path / "ids.txt").write_text(path)
     ids = ("--forget-ids", tmp_path / "ids.txt", *FEW_STEPS, "--out", tmp_path / "unlearned")
-    good(command("unlearn", tmp_path / "run", *ids))
+    ran("unlearn", tmp_path / "run", *ids)
     held_out = test.paths[int(test.ids[0])]
     (tmp_path / "ids.txt").write_text(held_out)
-    assert "which is held out for testing" in refusal(command("unlearn", tmp_path / "run", *ids, "--force"))
+    assert "which is held out for testing" in refused("unlearn", tmp_path / "run", *ids, "--force")
     (tmp_path / "ids.txt").write_text(broken[0])
-    assert "which is not there" in refusal(command("unlearn", tmp_path / "run", *ids, "--force"))
-    audited = good(command("audit", tmp_path / "unlearned", "--metrics", "quick", "--json")).json
+    assert "which is not there" in refused("unlearn", tmp_path / "run", *ids, "--force")
+    audited = ran("audit", tmp_path / "unlearned", "--metrics", "quick", "--json").json
     assert audited["info"]["forget_samples"] == 1
     assert audited["info"]["retain_samples"] == len(train) - 1
     assert audited["info"]["names"] == ["five", "seven"]
-    good(command("train", "--like", tmp_path / "run", "--without-class", "five", "--out", tmp_path / "ref"))
+    ran("train", "--like", tmp_path / "run", "--without-class", "five", "--out", tmp_path / "ref")
     assert read(tmp_path / "ref" / "run.json")["split_seed"] == 3
 
 
@@ -200,31 +146,6 @@ def arrays(n: int) -> tuple[np.ndarray, np.ndarray]:
     return train.pixels[rows, 0].numpy(), train.labels[rows].numpy()
 
 
-def as_tree(folder: Path) -> Path:
-    for i, (image, label) in enumerate(zip(*arrays(90), strict=True)):
-        path = folder / "tree" / WORDS[label] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(path)
-    return folder / "tree"
-
-
-def as_parquet(folder: Path) -> Path:
-    def png(image: np.ndarray) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "PNG")
-        return file.getvalue()
-
-    images, labels = arrays(90)
-    known = {"info": {"features": {"label": {"names": WORDS, "_type": "ClassLabel"}}}}
-    (folder / "parquet").mkdir()
-    for part, rows in (("train", slice(0, 72)), ("test", slice(72, 90))):
-        cells = [{"bytes": png(x), "path": f"{part}-{i}.png"} for i, x in enumerate(images[rows])]
-        table = pa.table({"image": cells, "label": labels[rows]})
-        table = table.replace_schema_metadata({"huggingface": json.dumps(known)})
-        pq.write_table(table, folder / "parquet" / f"{part}-00000-of-00001.parquet")
-    return folder / "parquet"
-
-
 def as_npz(folder: Path) -> Path:
     images, labels = arrays(90)
     np.savez(
@@ -232,26 +153,6 @@ def as_npz(folder: Path) -> Path:
         test_labels=labels[72:], classes=np.array(WORDS),
     )  # fmt: skip
     return folder / "few.npz"
-
-
-@pytest.mark.parametrize("form", [as_tree, as_parquet, as_npz])
-def test_every_form_of_data_goes_the_whole_way(form: Any, tmp_path: Path) -> None:
-    base, chosen = tmp_path / "base", ("--split-seed", 7) if form is as_tree else ()
-    few = ("--model", "small-resnet", "--set", "epochs=2", "--set", "batch_size=16")
-    done = good(command("train", "--data", form(tmp_path), *few, *chosen, "--out", base))
-    facts = read(base / "run.json")
-    assert f"{facts['samples']} images" in done.out
-    assert (sorted(facts["names"]), facts["split_seed"]) == (sorted(WORDS), 7 if chosen else 0)
-    assert facts["samples"] == pytest.approx(72, abs=1)
-    good(command("train", "--like", base, "--without-class", "two", "--out", tmp_path / "reference"))
-    assert read(tmp_path / "reference" / "run.json")["split_seed"] == facts["split_seed"]
-    out = tmp_path / "unlearned"
-    done = good(command("unlearn", base, "--forget-class", "two", *FEW_STEPS, "--out", out))
-    assert "(two))" in done.out
-    quick = ("--metrics", "quick", "--json")
-    audited = good(command("audit", out, "--retrained", tmp_path / "reference", *quick)).json
-    assert audited["retrained"]["fa_test"]["value"] == 0
-    assert audited["info"]["retain_samples"] == read(tmp_path / "reference" / "run.json")["samples"]
 
 
 # -- other architectures --------------------------------------------------------------------------
@@ -300,16 +201,16 @@ def test_other_architectures_go_the_whole_way(
         vit_folder(tmp_path / "vit", weights=False)
     data = ("--data", as_npz(tmp_path), "--model", name, "--size", size)
     few = ("--set", "epochs=1", "--set", "batch_size=24", "--set", "lr=0.01")
-    good(command("train", *data, *few, "--out", "base"))
+    ran("train", *data, *few, "--out", "base")
     trust = ("--trust",) if name.startswith("own") else ()  # the run folders name code of one's own
-    good(command("train", "--like", "base", "--without-class", "one", *trust, "--out", "reference"))
+    ran("train", "--like", "base", "--without-class", "one", *trust, "--out", "reference")
     if name == "hf:vit":  # the folder was named from here, and is found from elsewhere
         monkeypatch.chdir(tmp_path.parent)
     out = tmp_path / "unlearned"
-    good(command("unlearn", tmp_path / "base", "--forget-class", "one", *FEW_STEPS, *trust, "--out", out))
+    ran("unlearn", tmp_path / "base", "--forget-class", "one", *FEW_STEPS, *trust, "--out", out)
     reference = ("--retrained", tmp_path / "reference", *trust)
     panel = "standard" if name.startswith("own") else "quick,bn_recal"  # the attacks take long on the others
-    audited = good(command("audit", out, *reference, "--metrics", panel, "--json")).json
+    audited = ran("audit", out, *reference, "--metrics", panel, "--json").json
     assert audited["info"]["classes"] == 3
     for part in ("values", "retrained", "original"):
         for key, v in audited[part].items():
@@ -326,43 +227,19 @@ def test_other_architectures_go_the_whole_way(
         assert "BatchNorm" in audited["values"]["bn_recal"]["why"]
 
 
-def test_code_that_a_run_folder_names_is_not_imported_without_trust(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    few = ("--data", as_npz(tmp_path), "--model", "small-resnet", "--set", "epochs=1", "--out", "base")
-    good(command("train", *few))
-    facts = read(tmp_path / "base" / "run.json")
-    (tmp_path / "base" / "run.json").write_text(json.dumps({**facts, "model": "evil_model:net"}))
-    (tmp_path / "evil_model.py").write_text("open('was_run', 'w').close()\n")
-    requests: dict[str, tuple[Any, ...]] = {
-        "unlearn": ("base", "--forget-class", "one", "--out", "out"),
-        "audit": ("base", "--forget-class", "one", "--metrics", "ra"),
-        "train": ("--like", "base", "--out", "reference"),
-    }
-    for name, request in requests.items():
-        assert "'evil_model:net' from run.json" in refusal(command(name, *request))
-        assert not (tmp_path / "was_run").exists()
-        model = ("--model", "small-resnet", "--set", "batch_size=8")[: 2 if name == "audit" else 4]
-        good(command(name, *request, *model))
-        assert not (tmp_path / "was_run").exists()
-    refusal(command("audit", *requests["audit"], "--trust"))  # it is imported, and has no such function
-    assert (tmp_path / "was_run").exists()
-
-
 def test_a_method_and_a_metric_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in the current folder, and this command line names them."""
     monkeypatch.chdir(EXAMPLES)
     base = tmp_path / "base"
     few = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
-    good(command("train", *few, "--out", base))
+    ran("train", *few, "--out", base)
     asked = ("--forget-class", 3, "--method", "own_method:NoisyHead", "--set", "epochs=1", "--set", "noise=0")
-    done = good(command("unlearn", base, *asked, "--out", tmp_path / "out"))
+    done = ran("unlearn", base, *asked, "--out", tmp_path / "out")
     assert done.out.startswith("own_method:NoisyHead: ")
     facts = read(tmp_path / "out" / "run.json")
     assert (facts["preset"], facts["settings"]["noise"]) == ("own_method:NoisyHead", 0)
     metrics = ("--metrics", "ra, own_metric:SURE", "--json")
-    found = good(command("audit", tmp_path / "out", *metrics)).json["values"]
+    found = ran("audit", tmp_path / "out", *metrics).json["values"]
     assert {name.split(".")[0] for name in found} == {"ra", "sure"}
 
 
@@ -373,9 +250,9 @@ def test_a_reference_begins_with_the_same_published_weights(
     vit_folder(tmp_path / "vit", weights=True)
     data = ("--data", as_npz(tmp_path), "--model", "hf:vit", "--pretrained")
     few = ("--set", "epochs=1", "--set", "batch_size=24", "--set", "lr=1e-9")  # stays where it begins
-    good(command("train", *data, *few, "--out", "base"))
-    good(command("train", "--like", "base", "--without-class", "one", "--out", "reference"))
-    good(command("train", "--like", "base", "--model", "small-resnet", "--out", "other"))
+    ran("train", *data, *few, "--out", "base")
+    ran("train", "--like", "base", "--without-class", "one", "--out", "reference")
+    ran("train", "--like", "base", "--model", "small-resnet", "--out", "other")
     facts = [read(tmp_path / name / "run.json") for name in ("base", "reference", "other")]
     assert [f["pretrained"] for f in facts] == [True, True, False]
     begun = build("hf:vit", classes=3, channels=1, size=8, pretrained=True).state_dict()

@@ -7,8 +7,6 @@ import os
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from purge.cli import app as cli
 from purge.core.errors import FileError
 from purge.models.checkpoint import load_weights, save_weights
 from purge.models.small_resnet import SmallResNet
-from tests.cli.commands import ANY_TARGET, Done, command, good, refusal
-from tests.refusals import HUGE, NAN, assert_sentence, spoiled, tree
+from tests.cli.commands import ANY_TARGET, command, ran, refused
+from tests.refusals import assert_sentence, tree
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +47,9 @@ class Files:
         out = () if "--out" in more else ("--out", self.out)
         return ["unlearn", of or self.base, *what, *out, *more]
 
+    def train(self, *more: Any) -> list[Any]:
+        return ["train", "--out", self.out, *more]
+
     def file(self, name: str, content: str | bytes) -> Path:
         path = self.tmp / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -61,12 +62,10 @@ class Files:
         """A request on a file of weights."""
         return self.unlearn("--model", "small-resnet", "--data", "digits", of=path)
 
-    def saved(self, content: Any, *, share: float = 1, legacy: bool = False) -> list[Any]:
-        """A request on a file that torch wrote, cut to a share of its length."""
-        path = self.tmp / "a.pt"
-        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
-        cut(path, share)
-        return self.named(path)
+    def saved(self, content: Any) -> list[Any]:
+        """A request on a file that torch wrote."""
+        torch.save(content, self.tmp / "a.pt")
+        return self.named(self.tmp / "a.pt")
 
     def stored(self, change: Callable[[Path], None]) -> list[Any]:
         """A request on the run folder with its weights changed."""
@@ -101,10 +100,6 @@ def files(tmp_path: Path, stored_run: Path) -> Files:
     return Files(tmp_path, stored_run)
 
 
-def cut(path: Path, share: float) -> None:
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-
-
 def remove(path: Path) -> Path:
     path.unlink()
     return path.parent
@@ -126,6 +121,7 @@ class RunsCode:
         return os.mkdir, (str(self.marker),)
 
 
+DIGITS = ("--data", "digits", "--model", "small-resnet")
 COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     # what must be forgotten
     ("neither class nor ids", "neither", lambda s: s.unlearn(what=())),
@@ -133,88 +129,75 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("class and ids", "both", lambda s: s.unlearn("--forget-ids", s.file("ids.txt", "1"))),
     ("class by a wrong name", "got 'three'", lambda s: s.unlearn(what=("--forget-class", "three"))),
     ("class not there", "got 10", lambda s: s.unlearn(what=("--forget-class", 10))),
-    ("class negative", "got -1", lambda s: s.unlearn(what=("--forget-class", -1))),
-    ("every class", "something to retain", lambda s: s.unlearn(
-        what=tuple(word for k in range(10) for word in ("--forget-class", k)))),
     ("ids missing", "nothing there", lambda s: s.unlearn(what=("--forget-ids", s.tmp / "none.txt"))),
     ("ids empty", "ids.txt", lambda s: s.ids("\n")),
     ("ids are words", "'seven'", lambda s: s.ids("5\nseven\n")),
-    ("ids are floats", "'1.5'", lambda s: s.ids("1.5")),
-    ("ids negative", "'-3'", lambda s: s.ids("-3")),
     ("ids out of range", "got 1437", lambda s: s.ids("0, 1437")),
-    ("ids beyond 64 bits", str(HUGE), lambda s: s.ids(str(HUGE))),
     ("ids with a superscript", "²", lambda s: s.ids("2²")),
-    ("every id", "something to retain", lambda s: s.ids(" ".join(map(str, range(1437))))),
     # names
     ("unknown method", "did you mean 'purge'", lambda s: s.unlearn("--method", "purg")),
     ("unknown data", "did you mean 'digits'", lambda s: s.unlearn("--data", "digit")),
     ("unknown model", "did you mean 'small-resnet'", lambda s: s.unlearn("--model", "smal-resnet")),
     ("set without =", "--set key=value", lambda s: s.unlearn("--set", "rate")),
-    ("set without key", "''", lambda s: s.unlearn("--set", "=3")),
-    ("set stop and its target", "'x'", lambda s: s.unlearn("--set", "stop=x", "--set", "forget_target=0.1")),
-    ("set layers that are not there", "'layer9'", lambda s: s.unlearn(
-        "--method", "purge-paper", "--set", "layers=layer3,layer9")),
-    ("set freeze of nothing", "'head'", lambda s: s.unlearn("--set", "freeze=head")),
-    ("set freeze of all", "trainable", lambda s: s.unlearn("--set", "freeze=conv1,bn1,layer,fc")),
+    ("set, a typo", "did you mean 'forget_target'", lambda s: s.unlearn(
+        "--method", "purge-paper", "--set", "forget_tagret=0.1")),
+    ("set, not a number", "nan", lambda s: s.unlearn("--set", "rate=nan")),
     ("unknown metric", "did you mean 'fa_test'", lambda s: ["audit", s.base, "--metrics", "ra,fa_tst"]),
-    ("limit on a part that is not there", "did you mean 'fa_test'", lambda s: s.limit("fa_test.steps>2")),
     ("limit on a part of a plain metric", "'mia.loss'", lambda s: s.limit("mia.loss>0.1")),
     ("limit on a metric of parts", "did you mean 'bn_recal.delta'", lambda s: s.limit("bn_recal>2")),
     ("limit in percent of what is not", "leave out the %", lambda s: s.limit("mia>40%")),
     ("limit of infinity", "'fa_test>inf'", lambda s: s.limit("fa_test>inf")),
-    ("limit with an underscore", "'fa_test>1_0'", lambda s: s.limit("fa_test>1_0")),
     ("limit on what is not measured", "add lira to --metrics", lambda s: s.limit("lira.auroc>0.6")),
     ("limit on a class not there", "name one of 0 to 9", lambda s: [
         "audit", s.base, "--forget-class", 3, "--fail-if", "class_accuracy.10<50"]),
     ("no metric", "got none", lambda s: ["audit", s.base, "--metrics", ","]),
-    ("settings of an unknown method", "did you mean 'purge'", lambda s: ["list", "methods", "purg"]),
     ("settings of a data set", "'digits'", lambda s: ["list", "datasets", "digits"]),
     ("metric, typo", "did you mean 'ra'", lambda s: ["list", "metrics", "raa"]),
     ("unknown shelf", "did you mean 'methods'", lambda s: ["list", "method"]),
+    # what to train
+    ("train, no model", "--model", lambda s: s.train("--data", "digits")),
+    ("train, no data", "--data", lambda s: s.train("--model", "small-resnet")),
+    ("train, a model not known", "did you mean 'small-resnet'", lambda s: s.train(
+        "--data", "digits", "--model", "small-resnt")),
+    ("train, a model of timm not known", "did you", lambda s: s.train(
+        "--data", "digits", "--model", "timm:vit_tiny_patch16_22")),
+    ("train, a typo in the recipe", "did you mean 'epochs'", lambda s: s.train(*DIGITS, "--set", "epoch=3")),
+    ("train, augmentation not known", "augment", lambda s: s.train(*DIGITS, "--set", "augment=rotate")),
+    ("train, a class not there", "got 12", lambda s: s.train(*DIGITS, "--without-class", 12)),
+    ("train, no file of samples", "nowhere.txt", lambda s: s.train(*DIGITS, "--without-ids", "nowhere.txt")),
+    ("train, a size of nothing", "got 0", lambda s: s.train(*DIGITS, "--size", 0)),
+    ("train, no published weights", "published weights", lambda s: s.train(*DIGITS, "--pretrained")),
+    ("train, like nothing", "nothing there", lambda s: s.train("--like", "nowhere")),
+    ("train, a vote without shards", "Expected --vote with --shards, got --vote alone", lambda s: s.train(
+        *DIGITS, "--vote", "majority")),
+    ("train, slices without shards", "--shards", lambda s: s.train(*DIGITS, "--slices", 2)),
     # device and seed
-    ("device nonsense", "'nonsense'", lambda s: s.unlearn("--device", "nonsense")),
-    ("device not there", "'cuda:99'", lambda s: s.unlearn("--device", "cuda:99")),
     ("audit device not there", "'cuda:99'", lambda s: [
         "audit", s.base, "--forget-class", 3, "--device", "cuda:99"]),
     ("seed negative", "got -1", lambda s: s.unlearn("--seed", -1)),
-    ("audit seed negative", "got -1", lambda s: ["audit", s.base, "--forget-class", 3, "--seed", -1]),
-    ("demo seed negative", "got -1", lambda s: ["demo", "--quick", "--out", s.out, "--seed", -1]),
-    ("demo seed too large", str(HUGE), lambda s: ["demo", "--quick", "--out", s.out, "--seed", HUGE]),
     # where to write
     ("out has files", "an empty folder", lambda s: s.unlearn("--out", with_file(s.out))),
-    ("out is a file", "got a file", lambda s: s.unlearn("--out", s.file("file", "mine"))),
     ("out is a file, with force", "got a file", lambda s: s.unlearn(
         "--out", s.file("file", "mine"), "--force")),
     ("out below a file", "got a file", lambda s: s.unlearn("--out", s.file("file", "mine") / "run")),
-    ("out is the run itself", "an empty folder", lambda s: s.unlearn("--out", s.base)),
     ("demo out has files", "overwrite with --force", lambda s: ["demo", "--out", with_file(s.out)]),
     ("report out is a pipe", "something else", lambda s: s.report("--out", s.pipe(), "--force")),
-    ("report out is a folder", "name a file", lambda s: s.report("--out", with_file(s.out), "--force")),
+    ("report out is a folder", "got a folder", lambda s: s.report("--out", with_file(s.out), "--force")),
     ("report of a run twice", "name each run once", lambda s: s.report(
         s.base / ".." / "base", "--out", s.tmp / "a.html")),
-    ("demo out is a file", "got a file", lambda s: ["demo", "--out", s.file("file", "mine")]),
+    ("export is the checkpoint", "another place for the export", lambda s: [
+        *s.saved(SmallResNet().state_dict()), "--export", s.tmp / "a.pt"]),
+    ("export into a run folder", "a run folder", lambda s: s.unlearn("--export", s.base / "w.safetensors")),
+    ("export into no folder", "a folder at", lambda s: [
+        *s.saved(SmallResNet().state_dict()), "--export", s.tmp / "none" / "new.pt"]),
     # checkpoints
     ("checkpoint missing", "nothing there", lambda s: s.unlearn(of=s.tmp / "none")),
     ("weights missing", "no such file", lambda s: s.unlearn(of=remove(s.base / "model.safetensors"))),
-    ("weights truncated", "truncated", lambda s: s.stored(lambda p: cut(p, 0.5))),
-    ("weights cut in the header", "truncated", lambda s: s.stored(lambda p: cut(p, 0.001))),
-    ("weights empty", "truncated", lambda s: s.stored(lambda p: cut(p, 0))),
     ("weights of another architecture", "another architecture", lambda s: s.stored(
         lambda p: save_weights(nn.Linear(2, 2), p))),
     ("weights of another size", "0 missing, 0 unexpected, 56 of another shape", lambda s: s.stored(
         lambda p: save_weights(SmallResNet(width=8), p))),
-    ("weights with nan", "fc.bias", lambda s: s.stored(
-        lambda p: save_weights(spoiled(SmallResNet(), "fc.bias", NAN), p))),
-    ("pt truncated", "damaged", lambda s: s.saved(SmallResNet().state_dict(), share=0.5)),
-    ("pt empty", "truncated", lambda s: s.saved(SmallResNet().state_dict(), share=0)),
-    ("old pt truncated", "damaged", lambda s: s.saved(SmallResNet().state_dict(), share=0.5, legacy=True)),
-    ("old pt cut in the header", "damaged", lambda s: s.saved(
-        SmallResNet().state_dict(), share=0.001, legacy=True)),
     ("pt is text", "damaged", lambda s: s.named(s.file("a.pt", "0.5\n"))),
-    ("pt is text of another kind", "damaged", lambda s: s.named(s.file("a.pt", "epoch,loss\n1,0.5\n"))),
-    ("pt of another architecture", "another architecture", lambda s: s.saved({"w": torch.ones(2)})),
-    ("pt with numbers as keys", "a dict of tensors by name", lambda s: s.saved({0: torch.ones(2)})),
-    ("pt of others in a dict", "another architecture", lambda s: s.saved({"model": {"w": torch.ones(2)}})),
     ("pt of a whole model", "plain weights", lambda s: s.saved(nn.Linear(2, 2))),
     ("pt without a model's name", "--model", lambda s: [
         w for w in s.saved(SmallResNet().state_dict()) if w not in ("--model", "small-resnet")]),
@@ -223,34 +206,24 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     # run folders
     ("no run.json", "run.json", lambda s: s.unlearn(of=remove(s.base / "run.json"))),
     ("run.json not JSON", "JSON", lambda s: s.unlearn(of=s.facts("{'model': "))),
-    ("run.json not text", "JSON", lambda s: s.unlearn(of=s.facts(b"\xff\xfe"))),
-    ("run.json a list", "a JSON object", lambda s: s.unlearn(of=s.facts("[]"))),
     ("run.json without model", "architecture", lambda s: s.unlearn(of=s.facts("{}"))),
     ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
     ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),
     ("report, no seconds", "a number as seconds", lambda s: s.report(seconds=None)),
-    ("report, steps in words", "a whole number as steps", lambda s: s.report(steps="many")),
-    ("report, an unlearned run without steps", "a number as seconds", lambda s: s.report(preset="purge")),
     ("report, target in words", "a number as forget_target", lambda s: s.report(forget_target="low")),
-    ("report, stopped by a list", "a word as stopped_by", lambda s: s.report(stopped_by=["schedule"])),
     ("report, finished yesterday", "got 'yesterday'", lambda s: s.report(finished="yesterday")),
-    ("report, finished by number", "got 5", lambda s: s.report(finished=5)),
     ("report, audited yesterday", "audit.json", lambda s: s.report(info={"finished": "yesterday"})),
     ("report, a value in words", "a number as value in ra of values of", lambda s: s.report(value="0.5")),
     ("report, names in one word", "a list of words as names in info of", lambda s: s.report(
         info={"names": "abc"})),
     ("audit, no run", "nothing there", lambda s: ["audit", s.tmp / "none"]),
-    ("audit, no run.json", "run.json", lambda s: ["audit", remove(s.base / "run.json")]),
     ("audit, a file of weights", "--model", lambda s: ["audit", s.base / "model.safetensors"]),
     ("audit, nothing to forget", "neither", lambda s: ["audit", s.base]),
     ("audit, another request", "request", lambda s: ["audit", s.facts(request={"forget": [3]})]),
-    ("audit, a request of words", "request", lambda s: ["audit", s.facts(request="all of it")]),
     ("audit, original by number", "original", lambda s: [
         "audit", s.facts(original=5), "--forget-class", 3]),
     ("audit, no such retrained run", "nothing there", lambda s: [
         "audit", s.base, "--forget-class", 3, "--retrained", s.tmp / "none"]),
-    ("audit, no such original run", "nothing there", lambda s: [
-        "audit", s.base, "--forget-class", 3, "--original", s.tmp / "none"]),
 ]  # fmt: skip
 
 PARSED: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
@@ -260,14 +233,15 @@ PARSED: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     ("no out", "--out", lambda s: ["unlearn", s.base, "--forget-class", 3]),
     ("no checkpoint", "checkpoint", lambda s: ["unlearn", "--out", s.out]),
     ("a seed as a word", "--seed", lambda s: s.unlearn("--seed", "one")),
+    ("a demo's seed with none after it", "'--seed'", lambda s: ["demo", "--out", s.out, "--seed", 2**32 - 2]),
     ("an option without its value", "--set", lambda s: s.unlearn("--set")),
     ("one argument too many", "extra", lambda s: s.unlearn("extra")),
 ]
 
 
-def refused(argv: list[Any]) -> str:
+def said(argv: list[Any]) -> str:
     """The message of the one line that the command ends with."""
-    return refusal(command(*argv)).removeprefix("Error: ").rstrip("\n")
+    return refused(*argv).removeprefix("Error: ").rstrip("\n")
 
 
 def options_of(command: str) -> set[str]:
@@ -279,7 +253,7 @@ def options_of(command: str) -> set[str]:
 def test_the_command_refuses(files: Files, words: str, argv: Callable[[Files], list[Any]]) -> None:
     request = argv(files)
     before = tree(files.tmp)
-    message = refused(request)
+    message = said(request)
     assert_sentence(message, words)
     assert tree(files.tmp) == before
     _, fix = message.split(". Fix: ", 1)
@@ -298,30 +272,6 @@ def test_the_parser_refuses(files: Files, words: str, argv: Callable[[Files], li
     assert not files.out.exists()
 
 
-@pytest.mark.parametrize(
-    ("method", "key", "value", "words"),
-    [
-        ("purge", "budget", "fst", "did you mean 'fast'"),
-        ("purge", "rate", NAN, "nan"),
-        ("purge", "steps", 2.5, "2.5"),
-        ("purge", "lr", 0.1, "'lr'"),
-        ("purge-paper", "forget_tagret", 0.1, "did you mean 'forget_target'"),
-    ],
-)
-def test_set_refuses(files: Files, method: str, key: str, value: Any, words: str) -> None:
-    argv = files.unlearn("--method", method, "--set", f"{key}={value}")
-    message = refused(argv)
-    assert_sentence(message, words)
-    assert key in message
-    assert not files.out.exists()
-
-
-def test_a_runaway_run_writes_nothing(files: Files) -> None:
-    argv = files.unlearn("--method", "gradient-ascent", "--set", "lr=1e30", "--set", "batch_size=64")
-    assert_sentence(refused(argv), "at step ")
-    assert not files.out.exists()
-
-
 @pytest.mark.parametrize("name", ["torch.pt", "old.pt", "plain.pt", "plain.bin", "model.safetensors"])
 def test_a_pickle_is_never_run(files: Files, name: str) -> None:
     marker, path = files.tmp / "marker", files.tmp / name
@@ -335,7 +285,7 @@ def test_a_pickle_is_never_run(files: Files, name: str) -> None:
     assert marker.exists()  # it does run code where it is let
     marker.rmdir()
 
-    message = refused(files.named(path))
+    message = said(files.named(path))
     assert_sentence(message, name)
     assert not marker.exists()
     assert not files.out.exists()
@@ -360,40 +310,20 @@ def test_a_checkpoint_cut_anywhere_is_refused(tmp_path: Path, form: str) -> None
 
 def test_a_refused_audit_leaves_the_old_one(files: Files) -> None:
     (files.base / "audit.json").write_text("{}")
-    refused(["audit", files.base, "--forget-class", 11])
+    said(["audit", files.base, "--forget-class", 11])
     assert (files.base / "audit.json").read_text() == "{}"
-
-
-@pytest.mark.slow
-def test_refusals_of_separate_processes(files: Files) -> None:
-    """The same through the real entry point: exit code, one line, no traceback, nothing written."""
-    marker, evil = files.tmp / "marker", files.tmp / "evil.pt"
-    torch.save(RunsCode(marker), evil)
-    requests = {
-        "got -1": files.unlearn("--set", "rate=-1"),
-        "got 10": files.unlearn(what=("--forget-class", 10)),
-        "not run": files.named(evil),
-    }
-    before = tree(files.tmp)
-    for words, argv in requests.items():
-        line = [sys.executable, "-m", "purge", *map(str, argv)]
-        ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-        said = refusal(Done(ended.returncode, ended.stdout, ended.stderr))
-        assert_sentence(said.removeprefix("Error: ").rstrip("\n"), words)
-    assert not marker.exists()
-    assert tree(files.tmp) == before
 
 
 def test_the_requests_that_the_cases_spoil_are_accepted(files: Files, base: nn.Module) -> None:
     """The requests that the cases above spoil are accepted as they are."""
     few = ("--set", "epochs=1", "--method", "gradient-ascent", *ANY_TARGET, "--quiet")
     for argv in (files.unlearn(*few), [*files.saved(base.state_dict()), *few, "--force"]):
-        assert good(command(*argv)).err == ""
+        assert ran(*argv).err == ""
         assert (files.out / "run.json").exists()
 
 
 def test_a_report_copes_with_fewer_names_than_classes(files: Files) -> None:
     info = {"names": ["cat"], "forget_classes": [0, 3], "forget_samples": 3, "retain_samples": 4}
     argv = files.report(info=info, request={"forget_classes": [0, 3]})
-    assert good(command(*argv)).err == ""
+    assert ran(*argv).err == ""
     assert "class 0 (cat), class 3" in (files.base / "report.html").read_text(encoding="utf-8")

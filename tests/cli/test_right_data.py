@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -14,9 +13,8 @@ import torch
 from sklearn.datasets import load_digits
 
 import purge
-from purge.core.errors import DataError
 from purge.core.files import write_json
-from tests.cli.commands import FEW_STEPS, command, good, read, refusal
+from tests.cli.commands import FEW_STEPS, command, ran, read, refusal, refused
 
 SCALED = ("--mean", "0.3", "--std", "0.4")
 
@@ -29,10 +27,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pixels = (found.images[:900] * 15).astype(np.uint8)
     names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
     np.savez(folder / "own.npz", images=pixels, labels=found.target[:900], names=names)
-    good(command("train", "--data", folder / "own.npz", "--model", "small-resnet", *SCALED, "--quiet",
-                 "--set", "epochs=4", "--out", folder / "base"))  # fmt: skip
-    good(command("unlearn", folder / "base", "--forget-class", "three", *FEW_STEPS, "--quiet",
-                 "--out", folder / "run"))  # fmt: skip
+    ran("train", "--data", folder / "own.npz", "--model", "small-resnet", *SCALED, "--quiet",
+                 "--set", "epochs=4", "--out", folder / "base")  # fmt: skip
+    ran("unlearn", folder / "base", "--forget-class", "three", *FEW_STEPS, "--quiet",
+                 "--out", folder / "run")  # fmt: skip
     return folder
 
 
@@ -43,9 +41,9 @@ def test_mean_and_std_are_recorded_and_used_again(runs: Path) -> None:
     for name in ("base", "run"):
         facts = read(runs / name / "run.json")
         assert (facts["mean"], facts["std"]) == ([0.3], [0.4])
-    good(command("train", "--like", runs / "base", "--set", "epochs=1", "--quiet", "--out", runs / "like"))
+    ran("train", "--like", runs / "base", "--set", "epochs=1", "--quiet", "--out", runs / "like")
     assert read(runs / "like" / "run.json")["mean"] == [0.3]
-    found = good(command("audit", runs / "run", "--metrics", "ta", "--json")).json
+    found = ran("audit", runs / "run", "--metrics", "ta", "--json").json
     accuracy = read(runs / "base" / "run.json")["test_accuracy"]
     assert found["original"]["ta"]["value"] == pytest.approx(accuracy)
 
@@ -71,18 +69,12 @@ def test_images_are_scaled_as_asked(runs: Path) -> None:
 )
 def test_wrong_numbers_are_refused(runs: Path, tmp_path: Path, options: list[str], words: str) -> None:
     argv = ["train", "--data", runs / "own.npz", "--model", "small-resnet", "--out", tmp_path / "run"]
-    assert words in refusal(command(*argv, *options))
-
-
-@pytest.mark.parametrize("wrong", [[], "0.5", [float("inf")], ["a"]])
-def test_load_takes_numbers_alone(runs: Path, wrong) -> None:
-    with pytest.raises(DataError, match="one finite std per channel"):
-        purge.load(runs / "own.npz", std=wrong)
+    assert words in refused(*argv, *options)
 
 
 def test_a_reference_that_was_scaled_otherwise_is_refused(runs: Path) -> None:
-    good(command("train", "--like", runs / "base", "--without-class", "three", "--mean", "0.5", "--set",
-                 "epochs=1", "--quiet", "--out", runs / "other"))  # fmt: skip
+    ran("train", "--like", runs / "base", "--without-class", "three", "--mean", "0.5", "--set",
+                 "epochs=1", "--quiet", "--out", runs / "other")  # fmt: skip
     done = command("audit", runs / "run", "--retrained", runs / "other", "--metrics", "ra")
     assert "Expected images scaled as for the retrained model (mean 0.5), got mean 0.3" in refusal(done)
 
@@ -96,11 +88,11 @@ def test_another_normalisation_than_the_run_had_is_refused(runs: Path, tmp_path:
         ["unlearn", runs / "base", "--forget-class", 3, *out],
         ["audit", runs / "run", "--metrics", "ra"],
     ):
-        said = refusal(command(*argv, *other))
+        said = refused(*argv, *other)
         assert re.search(r"scaled as for the (given|audited) model \(mean 0.3\), got mean 0.9", said)
     # of a run that did not write it down, the accuracy tells
     older = copied(runs / "base", tmp_path / "base", mean=None, std=None)
-    said = refusal(command("unlearn", older, "--forget-class", 3, *out, *other))
+    said = refused("unlearn", older, "--forget-class", 3, *out, *other)
     accuracy = read(older / "run.json")["test_accuracy"]
     assert f"Expected {accuracy:.1%} right on test data, as base recorded, got " in said
     assert all(word in said for word in ("--mean and --std", "order of the classes", "weights"))
@@ -144,16 +136,13 @@ def test_other_weights_than_the_run_recorded_are_refused(runs: Path, tmp_path: P
     fresh = purge.build("small-resnet", classes=10, channels=1)
     purge.models.checkpoint.save_weights(fresh, folder / "model.safetensors")
     out = ("--forget-class", 3, "--out", tmp_path / "run")
-    assert "run.json recorded" in refusal(command("unlearn", folder, *out))
-    facts = {k: v for k, v in read(folder / "run.json").items() if k != "digest"}  # as before there were any
-    (folder / "run.json").write_text(json.dumps(facts))
-    assert "as base recorded" in refusal(command("unlearn", folder, *out))
+    assert "run.json recorded" in refused("unlearn", folder, *out)
     # a file of weights has no record, but chance is still refused
     file, how = folder / "model.safetensors", ("--data", runs / "own.npz", "--model", "small-resnet")
     how += ("--split-seed", 0)
-    assert "no better than chance" in refusal(command("unlearn", file, *how, *out))
+    assert "no better than chance" in refused("unlearn", file, *how, *out)
     trained = runs / "base" / "model.safetensors"
-    good(command("unlearn", trained, *how, *SCALED, *out, *FEW_STEPS))
+    ran("unlearn", trained, *how, *SCALED, *out, *FEW_STEPS)
     facts = read(tmp_path / "run" / "run.json")
     assert facts["deployed"] == str(trained)
     assert facts["deployed_digest"] == read(runs / "base" / "run.json")["digest"]
@@ -204,26 +193,24 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_whole_pass_over_the_data_of_a_function(module: Path, data: str, model: str) -> None:
     argv = ["--data", f"my_shop:{data}", "--model", model, "--quiet"]
     recipe = ["--set", "epochs=3", "--set", "lr=0.2", "--set", "batch_size=32"]
-    good(command("train", *argv, *recipe, "--out", "base"))
+    ran("train", *argv, *recipe, "--out", "base")
     base = read(module / "base" / "run.json")
     assert (base["data"], base["classes"], base["samples"]) == (f"my_shop:{data}", 10, 600)
     assert base["test_accuracy"] >= 0.7
     (module / "ids").write_text("5 17 4")
     out = ["--forget-ids", "ids", "--out", "run", *FEW_STEPS]
-    said = refusal(command("unlearn", "base", *out))  # run.json names code
+    said = refused("unlearn", "base", *out)  # run.json names code
     assert "--trust" in said
-    good(command("unlearn", "base", *out, "--trust"))
+    ran("unlearn", "base", *out, "--trust")
     facts = read(module / "run" / "run.json")
     assert facts["request"] == {"forget_ids": [4, 5, 17]}
     assert facts["forget_rows"] == [4, 5, 17]
     assert facts["source"] == base["source"] != ""
     if data == "images":  # the rest is the same
         return
-    again = good(
-        command("train", "--like", "base", "--without-ids", "ids", "--trust", "--quiet", "--out", "ref")
-    )
+    again = ran("train", "--like", "base", "--without-ids", "ids", "--trust", "--quiet", "--out", "ref")
     assert "without 3 samples: 597 " in again.out
-    found = good(command("audit", "run", "--retrained", "ref", *argv, "--metrics", "quick", "--json")).json
+    found = ran("audit", "run", "--retrained", "ref", *argv, "--metrics", "quick", "--json").json
     assert (found["info"]["forget_samples"], found["info"]["retain_samples"]) == (3, 597)
     assert found["original"]["ta"]["value"] == pytest.approx(base["test_accuracy"])
 
@@ -248,13 +235,11 @@ def test_what_a_function_may_not_return(module: Path, function: str, words: str)
 def test_a_function_prepares_its_data_itself(module: Path) -> None:
     argv = ["train", "--data", "my_shop:images", "--model", "small-resnet", "--out", "run"]
     for option in (("--mean", "0.5"), ("--size", 16)):
-        assert f"{option[0]} for my_shop:images, which is data of a function" in refusal(
-            command(*argv, *option)
-        )
+        assert f"{option[0]} for my_shop:images, which is data of a function" in refused(*argv, *option)
 
 
 def test_a_module_that_is_not_there_and_a_file_with_a_colon(module: Path) -> None:
     argv = ["train", "--model", "small-resnet", "--out", "run", "--data"]
-    assert "a module 'my_shp' that can be imported" in refusal(command(*argv, "my_shp:table"))
+    assert "a module 'my_shp' that can be imported" in refused(*argv, "my_shp:table")
     (module / "my_shop:table").mkdir()  # a folder of that name is a folder
-    assert "images in" in refusal(command(*argv, "my_shop:table"))
+    assert "images in" in refused(*argv, "my_shop:table")

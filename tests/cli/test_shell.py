@@ -1,23 +1,29 @@
-"""The shell: -h, completion, tables at any width, colours, pipes."""
+"""The shell: list, help and version, completion, tables at any width, colours, pipes."""
 
 from __future__ import annotations
 
+import io
 import os
 import pty
+import re
+import resource
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
+import purge
 from purge.cli import app as cli
+from purge.core.settings import flat_fields
+from purge.methods.registry import METHODS
 from purge.report.tables import as_text, fitted, listing, plain_table
-from tests.cli.commands import command, good
+from tests.cli.commands import command, ran, refused
 
 WIDTHS = (40, 60, 80, 200)
 ENTRY = [sys.executable, "-m", "purge"]
@@ -79,8 +85,8 @@ def test_lists_are_whole_at_any_width(
     argv: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    rows = good(command("list", *argv, "--json")).json
-    text = good(command("list", *argv)).out
+    rows = ran("list", *argv, "--json").json
+    text = ran("list", *argv).out
     is_whole(text, [cell for row in rows for cell in row.values()])
     longest = max(len(word) for row in rows for cell in row.values() for word in cell.split())
     assert max(map(len, text.splitlines())) <= max(width, longest + 16)
@@ -91,11 +97,11 @@ def test_requests_are_whole_at_any_width(width: int, tmp_path: Path, monkeypatch
     monkeypatch.setenv("PURGE_LEDGER", str(tmp_path / "requests.db"))
     monkeypatch.setenv("COLUMNS", str(width))
     note = "by letter, archived as A-2026/11/0815-4711 in the third cabinet from the left"
-    good(command("request", "add", "--class", "seven", "--received", "2026-11-01", "--note", note))
-    (row,) = good(command("request", "list", "--json")).json
-    text = good(command("request", "list")).out
+    ran("request", "add", "--class", "seven", "--received", "2026-11-01", "--note", note)
+    (row,) = ran("request", "list", "--json").json
+    text = ran("request", "list").out
     is_whole(text, [str(row["number"]), row["received"], row["due"], "class seven", row["state"], note])
-    shown = good(command("request", "show", "1")).out
+    shown = ran("request", "show", "1").out
     is_whole(shown, [row["received"], row["due"], note])
 
 
@@ -106,8 +112,8 @@ def test_a_plan_of_a_bench_is_whole_at_any_width(
     monkeypatch.setenv("COLUMNS", str(width))
     plan = Path(__file__).parents[2] / "configs" / "smoke.yaml"
     asked = ("bench", plan, "--out", tmp_path / "out", "--dry-run")
-    rows = good(command(*asked, "--json")).json
-    text = good(command(*asked)).out
+    rows = ran(*asked, "--json").json
+    text = ran(*asked).out
     is_whole(text, [cell for row in rows for cell in (row["what"], str(row["jobs"]))])
 
 
@@ -130,7 +136,7 @@ def test_narrow_tables_become_blocks_and_heads_wrap_first() -> None:
 
 def on_a_terminal(*argv: str, **env: str) -> str:
     """What a command writes to a terminal of 100 columns."""
-    keys = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS")
+    keys = ("NO_COLOR", "FORCE_COLOR", "COLUMNS")
     clean = {key: value for key, value in os.environ.items() if key not in keys}
     theirs, ours = pty.openpty()
     process = subprocess.Popen(
@@ -155,8 +161,7 @@ def on_a_terminal(*argv: str, **env: str) -> str:
 @pytest.mark.parametrize(
     ("env", "styled"),
     [
-        ({}, True), ({"NO_COLOR": "1"}, False), ({"CLICOLOR": "0"}, False), ({"TERM": "dumb"}, False),
-        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False), ({"NO_COLOR": ""}, True),
+        ({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False), ({"NO_COLOR": ""}, True),
     ],
 )  # fmt: skip
 def test_styles_on_a_terminal(env: dict[str, str], styled: bool) -> None:
@@ -167,18 +172,15 @@ def test_styles_on_a_terminal(env: dict[str, str], styled: bool) -> None:
 
 @pytest.mark.parametrize(
     ("env", "styled"),
-    [
-        ({}, False), ({"FORCE_COLOR": "1"}, True), ({"CLICOLOR_FORCE": "1"}, True),
-        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False), ({"FORCE_COLOR": "0"}, False),
-    ],
-)  # fmt: skip
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
 def test_styles_in_a_pipe(env: dict[str, str], styled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+    for key in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(key, raising=False)
     for key, value in env.items():
         monkeypatch.setenv(key, value)
-    assert ("\x1b[" in good(command("list", "models")).out) == styled
-    assert "\x1b[" not in good(command("list", "models", "--json")).out
+    assert ("\x1b[" in ran("list", "models").out) == styled
+    assert "\x1b[" not in ran("list", "models", "--json").out
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
@@ -186,3 +188,103 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     line = f"{' '.join(ENTRY)} list methods | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (141, "", "")
+
+
+# -- lists and help -------------------------------------------------------------------------------
+
+SHELVES: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": purge.list_methods,
+    "metrics": purge.list_metrics,
+    "datasets": purge.list_datasets,
+    "models": purge.list_models,
+}
+
+
+@pytest.mark.parametrize("shelf", SHELVES)
+def test_list_names_all_that_there_is(shelf: str) -> None:
+    there = SHELVES[shelf]()
+    done, machine = command("list", shelf), command("list", shelf, "--json")
+    assert (done.code, done.err, machine.code, machine.err) == (0, "", 0, "")
+    assert {row[shelf[:-1]]: row["about"] for row in machine.json} == there
+    assert there.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+
+
+@pytest.mark.parametrize("name", purge.list_methods())
+def test_list_names_every_setting_of_a_method(name: str) -> None:
+    settings = {f.name: value for f, value in flat_fields(METHODS[name].method)}
+    done, machine = command("list", "methods", name), command("list", "methods", name, "--json")
+    assert {row["setting"]: row["value"] for row in machine.json} == {k: str(v) for k, v in settings.items()}
+    assert all(row["meaning"] for row in machine.json)
+    assert settings.keys() <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+
+
+def test_help_lists_the_commands() -> None:
+    done, alone = command("--help"), command()
+    assert (done.code, done.out) == (alone.code, alone.out) == (0, alone.out)
+    assert set(re.findall(r"^  ([a-z]+)  ", done.out, re.M)) == {*cli.COMMANDS, "request"}
+
+
+def test_letters_that_the_terminal_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "argv", ["purge", "list", "methods"])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="cp1252"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    assert "gradient-ascent" in raw.getvalue().decode("cp1252")
+
+
+HEAVY = {"torch", "matplotlib", "sklearn", "pandas", "scipy", "pyarrow"}
+LIGHT = [
+    ["--help"], ["--version"], *([name, "--help"] for name in (*cli.COMMANDS, "request")),
+    *(["list", shelf] for shelf in SHELVES),
+]  # fmt: skip
+RUN_LIGHT = """
+import sys
+from purge.cli.app import main
+
+for argv in {commands}:
+    sys.argv = ["purge", *argv]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, argv
+    assert not (found := {heavy} & sys.modules.keys()), (argv, found)
+"""
+
+
+def in_a_process(commands: list[list[str]]) -> None:
+    code = RUN_LIGHT.format(commands=commands, heavy=HEAVY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_list_import_nothing_heavy() -> None:
+    in_a_process(LIGHT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [argv for argv in LIGHT if "--help" in argv], ids=" ".join)
+def test_help_answers_at_once(argv: list[str]) -> None:
+    """In .4 s on an idle core; processor time, since this one may be busy, which makes it a little more."""
+    seconds = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        in_a_process([argv])
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds) < 0.5
+
+
+def test_as_a_module() -> None:
+    argv = [sys.executable, "-m", "purge", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"purge {purge.__version__}\n", "")
+
+
+def test_a_metric_says_what_it_tells() -> None:
+    done = ran("list", "metrics", "relearn_few")
+    assert all(word in done.out for word in ("relearn_few.steps", "share", "robustness", "fine-tuning"))
+    assert "did you mean 'relearn_few'" in refused("list", "metrics", "relern_few")

@@ -6,61 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from torch import nn
 
-import purge
-from purge.core.errors import FileError
 from tests.cli.commands import Done, names, read, refusal
-from tests.nets import blobs
 
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 TRAIN = ("train", "--data", "digits", "--model", "small-resnet", "--set", "epochs=3", "--quiet")
 FILES = ["history.parquet", "model.safetensors", "run.json"]
-
-
-class Rival(nn.Linear):
-    """A model in whose training another one begins, in another thread."""
-
-    out = Path()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and not hasattr(Rival, "refused"):
-            Rival.refused = []
-            for door in (train, unlearn):
-                thread = threading.Thread(target=refused, args=(door,))
-                thread.start()
-                thread.join()
-        return super().forward(x)
-
-
-def train(model: nn.Module) -> None:
-    purge.train(model, blobs(), epochs=1, out=Rival.out, force=True, progress=False)
-
-
-def unlearn(model: nn.Module) -> None:
-    purge.unlearn(model, *purge.split(blobs(), classes=[0]), out=Rival.out, check=False, progress=False)
-
-
-def refused(door: Any) -> None:
-    try:
-        door(nn.Linear(6, 3))
-    except FileError as error:
-        Rival.refused.append(str(error))
-
-
-def test_a_folder_that_is_being_written_is_refused(tmp_path: Path) -> None:
-    Rival.out = tmp_path / "out"
-    purge.train(Rival(6, 3), blobs(), epochs=1, out=Rival.out, progress=False)
-    assert len(Rival.refused) == 2
-    assert all("got another that writes to it" in words for words in Rival.refused)
-    assert names(Rival.out) == FILES
 
 
 def both(*commands: tuple[Any, ...], **more: str) -> list[Done]:

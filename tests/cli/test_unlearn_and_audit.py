@@ -11,7 +11,7 @@ from purge.data.load import load
 from purge.metrics.registry import PANELS, number
 from purge.models.checkpoint import digest, load_weights
 from purge.models.small_resnet import SmallResNet
-from tests.cli.commands import ANY_TARGET, command, read
+from tests.cli.commands import ANY_TARGET, command, ran, read, refused
 from tests.cli.conftest import Demo
 
 # -- unlearn ------------------------------------------------------------------------------------
@@ -58,8 +58,7 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     ids.write_text("5, 3\n900\n3\n")
     out = tmp_path / "run"
     few = ("--set", "steps=5", "--set", "batch_size=16", *ANY_TARGET)
-    done = command("unlearn", shown.folder / "base", "--forget-ids", ids, "--out", out, *few)
-    assert done.code == 0
+    done = ran("unlearn", shown.folder / "base", "--forget-ids", ids, "--out", out, *few)
     facts = read(out / "run.json")
     assert facts["request"] == {"forget_ids": [3, 5, 900]}
     assert (facts["forget_samples"], facts["retain_samples"]) == (3, len(load("digits")[0]) - 3)
@@ -70,20 +69,16 @@ def test_unlearn_samples_from_a_file(shown: Demo, tmp_path: Path) -> None:
     assert audited.json["info"]["forget_samples"] == 3
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_a_missed_target_is_exit_1_and_everything_is_written(
-    shown: Demo, tmp_path: Path, as_json: bool
-) -> None:
-    few = ("--set", "steps=2", "--set", "rate=1e-9", "--quiet")
-    argv = ["unlearn", shown.folder / "base", "--forget-class", 3, "--out", tmp_path / "run", *few]
-    done = command(*argv, *(["--json"] if as_json else []))
-    assert done.code == 1
-    assert done.err == "Failed: the forget target was not reached, accuracy 100.0 % instead of 10.0 %.\n"
-    assert (tmp_path / "run" / "run.json").is_file()
-    if as_json:
-        assert done.json["target_missed"] is True
-    else:
-        assert "the forget target was not reached" in done.out
+def test_a_missed_target_is_exit_1_and_everything_is_written(shown: Demo, tmp_path: Path) -> None:
+    few = ("--forget-class", 3, "--set", "steps=2", "--set", "rate=1e-9", "--quiet")
+    for more in ((), ("--json",)):
+        out = tmp_path / f"run{len(more)}"
+        done = command("unlearn", shown.folder / "base", "--out", out, *few, *more)
+        assert done.code == 1
+        said = "Failed: the forget target was not reached, accuracy 100.0 % instead of 10.0 %.\n"
+        assert done.err == said
+        assert (out / "run.json").is_file()
+        assert done.json["target_missed"] is True if more else "target was not reached" in done.out
 
 
 def test_a_model_trained_anew_cannot_miss_the_target(shown: Demo, tmp_path: Path) -> None:
@@ -111,11 +106,11 @@ def test_few_samples_may_be_above_an_estimated_target_by_chance(shown: Demo, tmp
 def test_unlearn_twice_in_a_row_with_force(shown: Demo, tmp_path: Path) -> None:
     argv = ["unlearn", shown.folder / "base", "--out", tmp_path, "--method", "gradient-ascent", "--quiet"]
     argv += ANY_TARGET
-    assert command(*argv, "--forget-class", 1, "--forget-class", 2).code == 0
+    ran(*argv, "--forget-class", 1, "--forget-class", 2)
     assert read(tmp_path / "run.json")["request"] == {"forget_classes": [1, 2]}
     assert command(*argv, "--forget-class", 4).code == 2
     assert read(tmp_path / "run.json")["request"] == {"forget_classes": [1, 2]}
-    assert command(*argv, "--forget-class", 4, "--force").code == 0
+    ran(*argv, "--forget-class", 4, "--force")
     assert read(tmp_path / "run.json")["request"] == {"forget_classes": [4]}
 
 
@@ -148,8 +143,7 @@ def test_audit_as_json_is_what_is_written_and_what_the_demo_found(shown: Demo, r
 
 
 def test_audit_as_a_table(shown: Demo, run: Path) -> None:
-    done = command("audit", run, "--retrained", shown.folder / "retrain", "--metrics", "quick")
-    assert done.code == 0
+    done = ran("audit", run, "--retrained", shown.folder / "retrain", "--metrics", "quick")
     written = read(run / "audit.json")
     assert {key.split(".")[0] for key in written["values"]} == set(PANELS["quick"])
     title, head, *rows = [line.split() for line in done.out.splitlines() if line.strip(" ─")]
@@ -160,14 +154,6 @@ def test_audit_as_a_table(shown: Demo, run: Path) -> None:
     for words in rows:
         if words[0] in written["values"]:
             assert " ".join(words[1:]).startswith(number(words[0], written["values"][words[0]]["value"]))
-
-
-def test_audit_of_chosen_metrics(shown: Demo, run: Path) -> None:
-    done = command("audit", run, "--metrics", "fa_test, ra", "--json")
-    assert list(done.json["values"]) == ["fa_test", "ra"]
-    assert done.json["retrained"] == {}
-    assert done.json["values"]["ra"]["value"] == shown.value("purge", "ra")
-    assert done.json["original"]["fa_test"]["value"] == shown.value("base", "fa_test")
 
 
 def test_audit_of_another_request_beside_another_original(shown: Demo, tmp_path: Path) -> None:
@@ -239,16 +225,10 @@ def test_a_full_audit_trains_shadow_models_like_the_original(
     monkeypatch.setenv("PURGE_CACHE", str(tmp_path / "cache"))
     base, out = tmp_path / "base", tmp_path / "out"
     quick = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1")
-    assert command("train", *quick, "--out", base, "--quiet").code == 0
+    ran("train", *quick, "--out", base, "--quiet")
     (tmp_path / "ids.txt").write_text("\n".join(map(str, range(200))))
-    asked = (
-        "--forget-ids",
-        tmp_path / "ids.txt",
-        "--set",
-        "steps=4",
-        *ANY_TARGET,
-    )
-    assert command("unlearn", base, *asked, "--out", out, "--quiet").code == 0
+    asked = ("--forget-ids", tmp_path / "ids.txt", "--set", "steps=4", *ANY_TARGET)
+    ran("unlearn", base, *asked, "--out", out, "--quiet")
     done = command("audit", out, "--metrics", "lira,u_lira,klom", "--shadows", 4, "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     for name in ("lira.auroc", "u_lira.auroc", "klom.p95"):
@@ -261,6 +241,4 @@ def test_a_full_audit_trains_shadow_models_like_the_original(
 
 
 def test_shadow_models_need_an_original_that_was_trained_here(run: Path) -> None:
-    done = command("audit", run, "--original", run, "--metrics", "full")
-    assert (done.code, done.out) == (2, "")
-    assert "made by purge train" in done.err
+    assert "made by purge train" in refused("audit", run, "--original", run, "--metrics", "full")

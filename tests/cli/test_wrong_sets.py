@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.cli.commands import FEW_STEPS, command, good, names, read, refusal
+from tests.cli.commands import FEW_STEPS, command, ran, read, refusal, refused
 from tests.cli.conftest import Demo
 
 TRAIN = ("--model", "small-resnet", "--set", "epochs=2", "--set", "batch_size=32", "--quiet")
@@ -24,32 +24,16 @@ def digits(path: Path, test: slice) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("test", "words"), [
-    (slice(0, 200), "without samples of forget, got 21 in both"),
-    (slice(180, 290), "without samples of forget, got 4 in both"),
-])  # fmt: skip
-def test_test_data_that_was_trained_on(test: slice, words: str, tmp_path: Path) -> None:
-    base, out = tmp_path / "base", tmp_path / "out"
-    good(command("train", "--data", digits(tmp_path / "d.npz", test), *TRAIN, "--out", base))
-    assert words in refusal(
-        command("unlearn", base, "--forget-class", 3, *FEW_STEPS, "--quiet", "--out", out)
-    )
-    before = names(base)
-    assert words in refusal(command("audit", base, "--forget-class", 3, "--quiet"))
-    assert names(base) == before
-    assert not out.exists()
-
-
 def test_copies_that_stay_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     base, out, ids = tmp_path / "base", tmp_path / "out", tmp_path / "ids.txt"
     ids.write_text("0\n5\n")
-    good(command("train", "--data", digits(tmp_path / "d.npz", slice(200, 300)), *TRAIN, "--out", base))
-    good(command("unlearn", base, "--forget-ids", ids, *FEW_STEPS, "--quiet", "--out", out))
+    ran("train", "--data", digits(tmp_path / "d.npz", slice(200, 300)), *TRAIN, "--out", base)
+    ran("unlearn", base, "--forget-ids", ids, *FEW_STEPS, "--quiet", "--out", out)
     words = "1 of 2 forgotten samples has a near-identical copy among the retained ones, none of them with"
     assert words in caplog.text
     found = {"exact": 0, "near": 1, "near_same_label": 0, "compared": 2, "test_forget": 0, "test_retain": 0}
     assert read(out / "run.json")["copies"] == found
-    audited = good(command("audit", out, "--metrics", "quick", "--quiet"))
+    audited = ran("audit", out, "--metrics", "quick", "--quiet")
     assert " ".join(audited.out.split()).count(words) == 2, "below the table and among the findings"
     assert read(out / "audit.json")["info"]["copies"] == found
 
@@ -57,8 +41,8 @@ def test_copies_that_stay_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_a_retrained_model_that_is_none(shown: Demo, run: Path) -> None:
     base, retrain = shown.folder / "base" / "model.safetensors", shown.folder / "retrain"
     quick = ("--metrics", "ra", "--quiet", "--model", "small-resnet")
-    assert "the original's own weights" in refusal(command("audit", run, "--retrained", base, *quick))
+    assert "the original's own weights" in refused("audit", run, "--retrained", base, *quick)
     twice = ("--retrained", retrain, "--retrained", retrain)
-    assert "the weights of another retrained model" in refusal(command("audit", run, *twice, *quick))
+    assert "the weights of another retrained model" in refused("audit", run, *twice, *quick)
     itself = command("audit", retrain, "--forget-class", 0, "--retrained", retrain, *quick)
     assert "the audited model's own weights" in refusal(itself)

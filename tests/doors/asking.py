@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import sqlite3
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import pytest
-
-from purge.cli.app import main
+from tests.cli.commands import Done, command
 
 WINES = Path(__file__).parents[2] / "examples" / "wines.csv"
 # Tiny models jump about: no bound of a policy shall decide here.
 POLICY = "max_requests: null\nmax_share: null\nmax_drift: null\nmax_distance: null\nmax_return: 1.0\n"
-
-
-class Said(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def shell(*argv: object) -> Said:
-    """The command, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-        patch.setattr(sys, "argv", ["purge", *map(str, argv)])
-        with contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-            main()
-    return Said(end.value.code or 0, out.getvalue(), err.getvalue())
 
 
 def trained(folder: Path) -> Path:
@@ -48,7 +22,7 @@ def trained(folder: Path) -> Path:
         shutil.copy(WINES, folder / "wines.csv")
     table = ("--data", folder / "wines.csv", "--label", "cultivar", "--id", "customer")
     model = ("--model", "mlp", "--set", "epochs=10", "--out", folder / "base", "--quiet")
-    done = shell("train", *table, *model)
+    done = command("train", *table, *model)
     assert done.code == 0, done.err
     return folder / "base"
 
@@ -64,8 +38,8 @@ class Company:
         if begin:
             assert self.request("init", base).code == 0
 
-    def request(self, verb: str, *argv: object) -> Said:
-        return shell("request", verb, *argv, "--ledger", self.book)
+    def request(self, verb: str, *argv: object) -> Done:
+        return command("request", verb, *argv, "--ledger", self.book)
 
     def ask(self, *ids: str, received: str = "2026-01-05", name: str = "--ids") -> int:
         """Add a request for some ids, or for classes; return its number."""
@@ -78,7 +52,7 @@ class Company:
         assert done.code == 0, done.err
         return int(done.json["number"])
 
-    def run(self, *argv: object) -> Said:
+    def run(self, *argv: object) -> Done:
         policy = self.book.with_name("policy.yaml")
         return self.request(
             "run", "--all", "--policy", policy, "--set", "steps=6", "--quiet", "--json", *argv

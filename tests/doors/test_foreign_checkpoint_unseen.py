@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
-import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,40 +15,13 @@ from PIL import Image
 from torch import nn
 
 import purge
-from purge.cli.app import main
+from tests.cli.commands import ran, read, refused
+from tests.refusals import tree
 
 N, SIDE = 300, 8
 SHADES = {"dark": 40, "grey": 120, "white": 220}
 COLUMNS = ("--label", "bought", "--id", "who", "--model", "mlp", "--mean", "0", "--std", "1")
 FEW = ("--set", "steps=2", "--set", "batch_size=16", "--set", "forget_target=1", "--quiet")
-
-
-def shell(*argv: object) -> tuple[int, str, str]:
-    """The command in this process: its exit code and what it printed."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
-        patch.setattr(sys, "argv", ["purge", *map(str, argv)])
-        with contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-            main()
-    return int(end.value.code or 0), out.getvalue(), err.getvalue()
-
-
-def good(*argv: object) -> str:
-    code, out, err = shell(*argv)
-    assert code == 0, err
-    return out
-
-
-def refused(*argv: object) -> str:
-    """The one line on stderr."""
-    code, out, err = shell(*argv)
-    assert (code, out) == (2, ""), (code, out, err)
-    assert re.fullmatch(r"Error: Expected [^\n]+, got [^\n]+\. Fix: [^\n]+\.\n", err), err
-    return err
-
-
-def tree(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
 def people(n: int, seed: int) -> pd.DataFrame:
@@ -132,19 +100,19 @@ def test_no_part_of_the_training_data_is_called_unseen(there: Path, tmp_path: Pa
     assert "--all-trained" in said
     assert ("--test FILE" in said) == (kind == "table")
     assert "--all-trained" in refused("audit", *asked(there, kind), "--metrics", "quick", "--quiet")
-    assert tree(tmp_path) == []
+    assert tree(tmp_path) == {}
     assert tree(there) == before
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_if_all_was_trained_on_nothing_is_unseen(there: Path, tmp_path: Path, kind: str) -> None:
     run = tmp_path / "run"
-    good("unlearn", *asked(there, kind), "--all-trained", *FEW, "--out", run)
-    facts = json.loads((run / "run.json").read_text())
+    ran("unlearn", *asked(there, kind), "--all-trained", *FEW, "--out", run)
+    facts = read(run / "run.json")
     total = N if kind == "table" else 60
     assert (facts["forget_samples"] + facts["retain_samples"], facts["test_samples"]) == (total, None)
     for audited in ((run,), (*asked(there, kind), "--all-trained")):  # the run remembers it
-        found = json.loads(good("audit", *audited, "--metrics", "fa_train,ra,ta,mia", "--json", "--quiet"))
+        found = ran("audit", *audited, "--metrics", "fa_train,ra,ta,mia", "--json", "--quiet").json
         values = found["values"]
         assert values["ra"]["value"] is not None
         assert all(values[name]["value"] is None for name in ("ta", "mia"))
@@ -157,12 +125,12 @@ def test_everybody_in_the_file_is_found_and_forgotten(there: Path, tmp_path: Pat
     ids.write_text("\n".join(everyone[::2]))
     how = (there / "people.pt", "--data", there / "people.csv", *COLUMNS, "--forget-ids", ids, *FEW)
     for name, unseen in {"all": ("--all-trained",), "tested": ("--test", there / "later.csv")}.items():
-        good("unlearn", *how, *unseen, "--out", tmp_path / name)
-        facts = json.loads((tmp_path / name / "run.json").read_text())
+        ran("unlearn", *how, *unseen, "--out", tmp_path / name)
+        facts = read(tmp_path / name / "run.json")
         assert facts["forget_samples"] == facts["retain_samples"] == N // 2
         assert facts["test_samples"] == (None if name == "all" else 80)
-    found = good("audit", tmp_path / "tested", "--metrics", "ta,mia", "--json", "--quiet")
-    assert json.loads(found)["values"]["mia"]["value"] is not None
+    found = ran("audit", tmp_path / "tested", "--metrics", "ta,mia", "--json", "--quiet").json
+    assert found["values"]["mia"]["value"] is not None
 
 
 def test_rows_by_number_are_rows_of_the_file(there: Path, tmp_path: Path) -> None:
@@ -172,9 +140,9 @@ def test_rows_by_number_are_rows_of_the_file(there: Path, tmp_path: Path) -> Non
     ids.write_text("\n".join(map(str, numbers)))
     plain = [word for word in COLUMNS if word not in ("--id", "who")]
     frame.drop(columns="who").to_csv(tmp_path / "rows.csv", index=False)
-    good("unlearn", there / "people.pt", "--data", tmp_path / "rows.csv", *plain, "--forget-ids", ids,
+    ran("unlearn", there / "people.pt", "--data", tmp_path / "rows.csv", *plain, "--forget-ids", ids,
          "--all-trained", *FEW, "--out", tmp_path / "run")  # fmt: skip
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    facts = read(tmp_path / "run" / "run.json")
     x = torch.tensor(frame[[*"abcd"]].to_numpy()).float()
     y = torch.tensor((frame.bought == "yes").tolist()).long()
     model = purge.build("mlp", classes=2, channels=4)
@@ -183,7 +151,7 @@ def test_rows_by_number_are_rows_of_the_file(there: Path, tmp_path: Path) -> Non
         *purge.split((x, y), indices=numbers), steps=2, progress=False, out=tmp_path / "by-hand",
     )  # fmt: skip
     assert by_hand.info["forget_samples"] == 3
-    same = json.loads((tmp_path / "by-hand" / "run.json").read_text())
+    same = read(tmp_path / "by-hand" / "run.json")
     assert facts["forget_content"] == same["forget_content"]
     assert facts["retain_content"] == same["retain_content"]
 
@@ -191,14 +159,14 @@ def test_rows_by_number_are_rows_of_the_file(there: Path, tmp_path: Path) -> Non
 def test_the_reference_that_is_advised_is_trained_on_all_that_stays(there: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for name, unseen in {"all": ("--all-trained",), "tested": ("--test", there / "later.csv")}.items():
-        told = good("unlearn", *asked(there, "table"), *unseen, *FEW, "--out", run / name)
-        advised = next(line for line in told.splitlines() if line.startswith("The reference: "))
+        told = ran("unlearn", *asked(there, "table"), *unseen, *FEW, "--out", run / name)
+        advised = next(line for line in told.out.splitlines() if line.startswith("The reference: "))
         words = shlex.split(advised.removeprefix("The reference: "))
-        good(*words[1:], "--mean", 0, "--std", 1, "--set", "epochs=2", "--quiet")
+        ran(*words[1:], "--mean", 0, "--std", 1, "--set", "epochs=2", "--quiet")
         other = words[words.index("--out") + 1]
-        report = good("audit", run / name, "--retrained", other, "--metrics", "ra", "--json", "--quiet")
-        assert json.loads(report)["retrained"]["ra"]["value"] is not None
-        facts = json.loads((Path(other) / "run.json").read_text())
+        report = ran("audit", run / name, "--retrained", other, "--metrics", "ra", "--json", "--quiet")
+        assert report.json["retrained"]["ra"]["value"] is not None
+        facts = read(Path(other) / "run.json")
         assert facts["samples"] == int((pd.read_csv(there / "people.csv").bought == "no").sum())
     said = refused(
         "audit", run / "all", "--retrained", f"{run}/tested-retrained", "--metrics", "ra", "--quiet"
@@ -208,8 +176,8 @@ def test_the_reference_that_is_advised_is_trained_on_all_that_stays(there: Path,
 
 def test_a_folder_with_a_test_part_says_what_is_unseen(there: Path, tmp_path: Path) -> None:
     how = (there / "photos.pt", "--data", there / "parted", *PICTURES, "--forget-class", "white", *FEW)
-    good("unlearn", *how, "--out", tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["test_samples"] == 24
+    ran("unlearn", *how, "--out", tmp_path / "run")
+    assert read(tmp_path / "run" / "run.json")["test_samples"] == 24
     assert "--all-trained" in refused("unlearn", *how, "--all-trained", "--out", tmp_path / "other")
     assert "--all-trained" in refused("unlearn", *asked(there, "folder"), *FEW, "--out", tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -226,8 +194,8 @@ def own(there: Path, tmp_path: Path) -> Callable[..., Any]:
 
     def run(name: str, *options: object) -> Any:
         data = ("--data", there / "people.csv", *COLUMNS, "--set", "epochs=20", "--quiet")
-        good("train", *data, *options, "--out", tmp_path / name)
-        return json.loads((tmp_path / name / "run.json").read_text())
+        ran("train", *data, *options, "--out", tmp_path / name)
+        return read(tmp_path / name / "run.json")
 
     return run
 
@@ -235,15 +203,15 @@ def own(there: Path, tmp_path: Path) -> Callable[..., Any]:
 def test_a_run_of_purge_knows_its_split(there: Path, tmp_path: Path, own: Callable[..., Any]) -> None:
     assert own("base")["samples"] == N * 4 // 5
     asks = ("--forget-class", "yes", *FEW)
-    good("unlearn", tmp_path / "base", *asks, "--out", tmp_path / "run")
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    ran("unlearn", tmp_path / "base", *asks, "--out", tmp_path / "run")
+    facts = read(tmp_path / "run" / "run.json")
     assert facts["test_samples"] == N // 5
     assert "knows" in refused("unlearn", tmp_path / "base", *asks, "--all-trained", "--out", tmp_path / "no")
     # Its weights alone know nothing, but who trained it may say by which seed purge held a fifth out.
     weights = (tmp_path / "base" / "model.safetensors", "--data", there / "people.csv", *COLUMNS, *asks)
     assert "--split-seed" in refused("unlearn", *weights, "--out", tmp_path / "no")
-    good("unlearn", *weights, "--split-seed", 0, "--out", tmp_path / "again")
-    again = json.loads((tmp_path / "again" / "run.json").read_text())
+    ran("unlearn", *weights, "--split-seed", 0, "--out", tmp_path / "again")
+    again = read(tmp_path / "again" / "run.json")
     assert again["retain_content"] == facts["retain_content"]
 
 
@@ -251,8 +219,8 @@ def test_a_training_of_all_of_it_holds_nothing_out(tmp_path: Path, own: Callable
     facts = own("base", "--all-trained")
     assert facts["samples"] == N
     assert facts.get("test_accuracy") is None
-    good("unlearn", tmp_path / "base", "--forget-class", "yes", *FEW, "--out", tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["test_samples"] is None
+    ran("unlearn", tmp_path / "base", "--forget-class", "yes", *FEW, "--out", tmp_path / "run")
+    assert read(tmp_path / "run" / "run.json")["test_samples"] is None
     said = refused("request", "init", tmp_path / "base", "--ledger", tmp_path / "requests.db")
     assert "--all-trained" in said  # a ledger's audits need unseen data
 
@@ -267,4 +235,4 @@ def test_a_run_made_in_python_says_nothing_of_the_shells_split(there: Path, tmp_
     purge.train(model, (x, y), epochs=20, out=tmp_path / "python", progress=False)
     how = ("--data", there / "people.csv", *COLUMNS, "--forget-class", "yes", *FEW)
     assert "--all-trained" in refused("unlearn", tmp_path / "python", *how, "--out", tmp_path / "run")
-    good("unlearn", tmp_path / "python", *how, "--all-trained", "--out", tmp_path / "run")
+    ran("unlearn", tmp_path / "python", *how, "--all-trained", "--out", tmp_path / "run")

@@ -18,16 +18,6 @@ from tests.doors.test_serve_folder_and_login import ended, served
 NOBODY, MISTYPED = "c-9999", "C-17"
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture
-def company(base: Path, tmp_path: Path) -> Company:
-    return Company(base, tmp_path / "kept" / "requests.db")
-
-
 def stays_open(company: Company, number: int, words: str) -> None:
     """The list, the request and its certificate say that it was not found, and nothing more."""
     found = company.one(number)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.asking import Company, Said, trained
+from tests.cli.commands import Done
+from tests.doors.asking import Company
 
 SLOW = pytest.mark.slow
 OTHERS = pytest.param("a version of others", marks=SLOW)
@@ -46,17 +47,7 @@ class Nothing(Method):
 '''
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.fixture
-def company(base: Path, tmp_path: Path) -> Company:
-    return Company(base, tmp_path / "kept" / "requests.db")
-
-
-def refused(company: Company, number: int, place: Path) -> Said:
+def refused(company: Company, number: int, place: Path) -> Done:
     """A run stops with one line about a folder, and nothing is certified, now or the next time."""
     done = company.run()
     assert done.code == 2, done

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import purge
-from purge.cli.app import main
+from tests.cli.commands import ran
 
 BOTH = ("random-label", "salun", "salun-soft", "munba", "sfron", "scissorhands", "lotus")
 RETAINED = ("finetune", "l1-sparse", "not")
@@ -168,15 +166,6 @@ def test_both_sets_are_mixed_as_in_the_published_runs(name: str, learned: nn.Mod
 # -- at the shell -----------------------------------------------------------------------------------
 
 
-def shell(*argv: object) -> None:
-    """The command, in this process."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(None):
-        patch.setattr(sys, "argv", ["purge", *map(str, argv)])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert not end.value.code
-
-
 def record(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "run.json").read_text())
     return found
@@ -186,14 +175,14 @@ def record(folder: Path) -> dict[str, Any]:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "base"
     how = ("--set", "epochs=1", "--set", "augment=crop", "--set", "colour=0.1")
-    shell("train", "--data", "digits", "--model", "small-resnet", *how, "--quiet", "--out", out)
+    ran("train", "--data", "digits", "--model", "small-resnet", *how, "--quiet", "--out", out)
     return out
 
 
 def test_a_run_folder_says_how(base: Path, tmp_path: Path) -> None:
     asked = ("unlearn", base, "--forget-class", 3, "--method", "salun", "--set", "epochs=1", "--quiet")
-    shell(*asked, "--out", tmp_path / "as-trained")
-    shell(*asked, "--augment", "none", "--out", tmp_path / "plain")
+    ran(*asked, "--out", tmp_path / "as-trained")
+    ran(*asked, "--augment", "none", "--out", tmp_path / "plain")
     one, two = record(tmp_path / "as-trained"), record(tmp_path / "plain")
     assert (one["augment"], two["augment"]) == ("crop, colour 0.1", "none")
     assert one["digest"] != two["digest"]
@@ -209,7 +198,7 @@ def bench(folder: Path, augment: str) -> dict[str, dict[str, Any]]:
         "tables: [{name: one, rows: [label], columns: [fa_test]}]",
     )  # fmt: skip
     (folder / "plan.yaml").write_text("\n".join(lines))
-    shell("bench", folder / "plan.yaml", "--out", folder / "out", "--device", "cpu", "--quiet")
+    ran("bench", folder / "plan.yaml", "--out", folder / "out", "--device", "cpu", "--quiet")
     jobs = [(file.name, json.loads(file.read_text())) for file in (folder / "out" / "jobs").glob("*.json")]
     return {job["method"]: {"name": name, **job} for name, job in jobs}
 

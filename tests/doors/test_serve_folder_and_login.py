@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 import purge
-from purge.cli.app import main
+from tests.cli.commands import ran
 
 HOME = str(Path(purge.__file__).parents[1])
 SCRIPT = Path(sys.executable).with_name("purge")
@@ -35,19 +35,10 @@ STARTS = {  # with -m alone, Python itself imports importlib and what that needs
 TRAP = "import builtins\nwith builtins.open({mark!r}, 'a') as f:\n    f.write({name!r} + '\\n')\n"
 
 
-def shell(*argv: object) -> None:
-    """The command, in this process."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(None):
-        patch.setattr(sys, "argv", ["purge", *map(str, argv)])
-        with pytest.raises(SystemExit) as end:
-            main()
-    assert not end.value.code
-
-
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained") / "base"
-    shell("train", "--data", "digits", "--model", "mlp", "--set", "epochs=8", "--quiet", "--out", out)
+    ran("train", "--data", "digits", "--model", "mlp", "--set", "epochs=8", "--quiet", "--out", out)
     return out
 
 
@@ -56,8 +47,8 @@ def ledger(base: Path, tmp_path: Path) -> Path:
     """A ledger with a model and a request for a class."""
     (tmp_path / "kept").mkdir()
     book = tmp_path / "kept" / "requests.db"
-    shell("request", "init", base, "--ledger", book)
-    shell("request", "add", "--class", "3", "--received", date.today(), "--ledger", book)
+    ran("request", "init", base, "--ledger", book)
+    ran("request", "add", "--class", "3", "--received", date.today(), "--ledger", book)
     return book
 
 
@@ -157,10 +148,10 @@ def test_code_that_was_named_is_still_found_in_the_folder(tmp_path: Path) -> Non
         "import purge\n\ndef data():\n    return purge.load('digits', progress=False)\n"
     )
     with contextlib.chdir(tmp_path):
-        shell("train", "--data", "ours:data", "--model", "mlp", "--set", "epochs=1", "--quiet",
+        ran("train", "--data", "ours:data", "--model", "mlp", "--set", "epochs=1", "--quiet",
               "--out", "own")  # fmt: skip
-        shell("request", "init", "own", "--ledger", "requests.db")
-        shell("request", "add", "--class", "3", "--received", date.today(), "--ledger", "requests.db")
+        ran("request", "init", "own", "--ledger", "requests.db")
+        ran("request", "add", "--class", "3", "--received", date.today(), "--ledger", "requests.db")
     start = [sys.executable, "-P", "-m", "purge"]
     with served(start, tmp_path, tmp_path / "requests.db", "--trust", "--set", "steps=20") as page:
         holder = {"authorization": f"Bearer {page.token}"}

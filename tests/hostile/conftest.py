@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.hostile import world
-from tests.hostile.shell import Shell
 
 CASES = int(os.environ.get("PURGE_TRIAL_CASES", "6"))  # of each fuzzer
 KILLS = int(os.environ.get("PURGE_TRIAL_KILLS", "5"))  # of each command
@@ -28,19 +26,12 @@ settings.register_profile(
 
 
 @pytest.fixture(scope="session")
-def shell() -> Iterator[Shell]:
-    opened = Shell()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="session")
-def there(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> world.World:
+def there(tmp_path_factory: pytest.TempPathFactory) -> world.World:
     """The world, built once; fuzzers put back what they change."""
-    return world.build(tmp_path_factory.mktemp("world") / "root", shell)
+    return world.build(tmp_path_factory.mktemp("world") / "root")
 
 
 @pytest.fixture
 def fresh(there: world.World, tmp_path: Path) -> world.World:
     """A copy of the world, for a test that changes it."""
-    return world.World(Path(shutil.copytree(there.root, tmp_path / "root")), there.shell)
+    return world.World(Path(shutil.copytree(there.root, tmp_path / "root")))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.conftest import KILLS
-from tests.hostile.shell import Ending, counted
+from tests.hostile.shell import Ending, counted, run
 from tests.hostile.world import World
 
 pytestmark = [
@@ -37,7 +37,7 @@ def moments(whole: float, seed: int, kills: int = KILLS) -> list[tuple[float, in
 
 def kill(world: World, after: float, by: int, *argv: Any) -> Ending:
     """Send a command a signal; it ends by it, as it says it does, or was done before."""
-    ending = world.shell.run(*argv, "--quiet", cwd=world.here, kill_after=after, by=by)
+    ending = run(*argv, "--quiet", cwd=world.here, kill_after=after, by=by)
     counted(f"killed {argv[0]}", f"{signal.Signals(by).name} after {after:.2f} s: exit {ending.code}")
     polite = {signal.SIGTERM: 143, signal.SIGINT: 130}.get(by)
     assert ending.code in (0, 1, -by, polite), ending
@@ -47,7 +47,7 @@ def kill(world: World, after: float, by: int, *argv: Any) -> Ending:
 
 def whole(world: World, *argv: Any) -> float:
     """Run a command undisturbed; how long it takes."""
-    ending = world.shell.run(*argv, "--quiet", cwd=world.here)
+    ending = run(*argv, "--quiet", cwd=world.here)
     assert ending.code in (0, 1), ending
     return ending.seconds
 
@@ -88,7 +88,7 @@ def test_unlearn_leaves_the_old_run_or_the_new_one(fresh: World) -> None:
         shutil.copytree(fresh.here / "kept", fresh.here / "out")
         kill(fresh, after, by, *argv, "--seed", 1, "--force")
         assert facts(fresh.here / "out")["digest"] in (first, second), (after, by)
-        read = fresh.shell.run("audit", "out", "--metrics", "fa_test", "--quiet", cwd=fresh.here)
+        read = run("audit", "out", "--metrics", "fa_test", "--quiet", cwd=fresh.here)
         assert read.code == 0, read  # whichever it is, it is whole
         whole(fresh, *argv, "--seed", 1, "--force")
         assert facts(fresh.here / "out")["digest"] == second
@@ -101,7 +101,7 @@ def test_audit_leaves_the_old_audit_or_the_new_one(fresh: World) -> None:
     for after, by in moments(seconds, SEED + 2):
         kill(fresh, after, by, *argv)
         assert "values" in json.loads((fresh.here / "run" / "audit.json").read_text())
-        page = fresh.shell.run("report", "run", "--out", "page.html", "--force", cwd=fresh.here)
+        page = run("report", "run", "--out", "page.html", "--force", cwd=fresh.here)
         assert page.code == 0, page
     whole(fresh, *argv)
     assert not litter(fresh.here / "run")

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from sklearn.datasets import load_digits
 
-from tests.hostile.shell import Ending, Shell, counted, tree
+from tests.hostile.shell import Ending, counted, run, tree
 
 PLAN: dict[str, Any] = {
     "about": "two methods on three digits",
@@ -32,7 +32,6 @@ class World(NamedTuple):
     """Folders with everything that commands read."""
 
     root: Path  # commands run in root/here/now; nothing outside of it may change
-    shell: Shell
 
     @property
     def here(self) -> Path:
@@ -48,7 +47,7 @@ class World(NamedTuple):
         file names has run; nothing outside of the folder has changed.
         """
         before = tree(self.root)
-        ending = self.shell.run(*argv, cwd=self.here)
+        ending = run(*argv, cwd=self.here)
         after = tree(self.root)
         for path in map(Path, after.keys() - before.keys()):
             if path.is_dir():
@@ -71,9 +70,9 @@ class World(NamedTuple):
         return ending
 
 
-def build(root: Path, shell: Shell) -> World:
+def build(root: Path) -> World:
     """Train, unlearn, audit and bench once, on 360 digits of three classes."""
-    world = World(root, shell)
+    world = World(root)
     here = world.here
     here.mkdir(parents=True)
     x, y = load_digits(n_class=3, return_X_y=True)
@@ -88,8 +87,8 @@ def build(root: Path, shell: Shell) -> World:
         ["audit", "run", "--retrained", "retrained", "--metrics", "quick"],
     ]
     for argv in commands:
-        ending = shell.run(*argv, "--quiet", cwd=here)
+        ending = run(*argv, "--quiet", cwd=here)
         assert ending.code in (0, 1), ending
     (here / "plan.yaml").write_text(yaml.safe_dump(PLAN))
-    assert shell.run("bench", "plan.yaml", "--out", "bench", "--quiet", cwd=here).code == 0
+    assert run("bench", "plan.yaml", "--out", "bench", "--quiet", cwd=here).code == 0
     return world

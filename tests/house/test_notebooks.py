@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 from PIL import Image
 
+from tests.benchmark import script
 from tests.notebooks import SCRIPT, executed, texts
 
 ROOT = Path(__file__).parents[2]
@@ -27,22 +26,13 @@ SAYS = {
 }
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("notebooks_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_notebook_is_known_here() -> None:
     assert set(BOOKS) == set(SAYS)
 
 
 @pytest.mark.parametrize("name", BOOKS)
 def test_a_notebook_is_valid_and_without_outputs(name: str) -> None:
-    book, tools = nbformat.read(BOOKS[name], as_version=4), script()
+    book, tools = nbformat.read(BOOKS[name], as_version=4), script(SCRIPT)
     nbformat.validate(book)
     written = tools.as_text(tools.stripped(book))
     assert BOOKS[name].read_text(encoding="utf-8") == written, "uv run python scripts/notebooks.py strip"
@@ -63,7 +53,7 @@ def test_a_notebook_installs_what_is_missing_and_needs_nothing_else(name: str) -
 
 
 def test_stripping_takes_everything_out_that_a_run_leaves() -> None:
-    tools = script()
+    tools = script(SCRIPT)
     cell = nbformat.v4.new_code_cell("1 + 1", execution_count=3, metadata={"scrolled": True})
     cell.outputs = [nbformat.v4.new_output("stream", text="2")]
     book = nbformat.v4.new_notebook(cells=[cell], metadata={"colab": {"name": "x"}})

@@ -132,7 +132,7 @@ def test_the_installed_package_works_outside_of_the_clone(built: tuple[Path, Pat
     assert run(command, "--version", at=tmp_path) == f"purge {purge.__version__}\n"
     assert "gradient-ascent" in run(command, "list", "methods", at=tmp_path)
     code = (
-        "import purge, pathlib; p = pathlib.Path(purge.__file__); print(p, (p.parent / 'py.typed').is_file())"
+        "import purge, pathlib; p = pathlib.Path(purge.__file__); print(p, (p.parent / 'py.typed').exists())"
     )
     where, typed = run(python, "-c", code, at=tmp_path).split()
     assert Path(where).is_relative_to(site)
@@ -175,18 +175,10 @@ def test_a_clean_environment(version: str, built: tuple[Path, Path], tmp_path: P
     run(command, "unlearn", "base", "--forget-class", "3", *few, "--out", "new", at=tmp_path)
     run(command, "audit", "new", "--metrics", "quick", "--quiet", at=tmp_path)
     assert "report.html" in run(command, "report", "new", at=tmp_path)
-    run(
-        "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        env / "bin" / "python",
-        f"{built[0]}[ledger]",
-        at=tmp_path,
-    )
-    assert "request" in run(command, "request", "add", "--class", "3", "--received", "2026-11-01",
-                            at=tmp_path).lower()  # fmt: skip
+    install = ("uv", "pip", "install", "--quiet", "--python", env / "bin" / "python")
+    run(*install, f"{built[0]}[ledger]", at=tmp_path)
+    added = run(command, "request", "add", "--class", "3", "--received", "2026-11-01", at=tmp_path)
+    assert "request" in added.lower()
 
 
 @pytest.mark.slow

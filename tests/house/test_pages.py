@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import purge
 from purge.methods.purge import RESTARTS, Restart
+from tests.benchmark import script
 
 ROOT = Path(__file__).parents[2]
 DOCS, SRC = ROOT / "docs", ROOT / "src" / "purge"
@@ -71,9 +71,7 @@ def test_every_public_name_is_in_the_reference_once():
 
 
 def test_the_page_on_commands_is_what_the_commands_say():
-    spec = importlib.util.spec_from_file_location("cli_page", ROOT / "scripts" / "cli_page.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    page = script.PAGE.read_text()
+    writer = script(ROOT / "scripts" / "cli_page.py")
+    page = writer.PAGE.read_text()
     assert page.count("\n## purge ") >= 8
-    assert script.filled(page) == page, "run: uv run python scripts/cli_page.py"
+    assert writer.filled(page) == page, "run: uv run python scripts/cli_page.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import statistics
@@ -13,20 +12,11 @@ import pytest
 
 import purge
 from purge.metrics.registry import METRICS
+from tests.benchmark import forget, script
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
-
-
-@pytest.mark.slow
-def test_the_example_at_the_top_runs_as_printed(capsys):
-    block = re.search(r"```python\n(.*?)```", README, re.S).group(1)
-    names: dict = {}
-    exec(compile(block, "README.md", "exec"), names)
-    assert names["report"]["fa_test"].value <= 0.02
-    assert names["report"].original["fa_test"].value >= 0.9
-    assert "fa_test" in capsys.readouterr().out
 
 
 def test_it_is_short_and_its_recipes_are_too():
@@ -63,16 +53,11 @@ def caption_of(benchmark, page):
 def test_every_table_is_that_of_its_file(monkeypatch):
     """README, docs and the list of results."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
-    spec = importlib.util.spec_from_file_location("tables_script", ROOT / "scripts" / "tables.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    for page in script.PAGES:
-        assert script.filled(page.read_text()) == page.read_text(), page
-    for name in set(sys.modules) - before:  # benchmarks have plain names, which others may want
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(ROOT / "benchmarks")):
-            del sys.modules[name]
-    assert sum(page.read_text().count("<!-- table:") for page in script.PAGES) >= 12
+    before, tables = set(sys.modules), script(ROOT / "scripts" / "tables.py")
+    for page in tables.PAGES:
+        assert tables.filled(page.read_text()) == page.read_text(), page
+    forget(ROOT / "benchmarks", before)
+    assert sum(page.read_text().count("<!-- table:") for page in tables.PAGES) >= 12
 
 
 def test_the_caption_tells_where_the_digits_are_from():

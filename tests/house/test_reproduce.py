@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import tests.benchmark
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "reproduce"
 
 
 @pytest.fixture(scope="module")
 def script():
-    loader = importlib.machinery.SourceFileLoader("reproduce_script", str(SCRIPT))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    sys.modules[loader.name] = module  # dataclasses and named tuples look their module up
-    loader.exec_module(module)
-    yield module
-    del sys.modules[loader.name]
+    return tests.benchmark.script(SCRIPT)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,9 @@ import pytest
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.runs.folder import facts_of
-from tests.hostile.shell import Shell, counted
+from tests.hostile.shell import counted, run
 from tests.ledger.people import person
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is limited by what Linux tells"),
@@ -30,18 +28,8 @@ SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 POLICY = "max_share: null\nmax_drift: null\nmax_distance: null\nmax_return: 1.0\n"
 
 
-@pytest.fixture(scope="module")
-def shell() -> Iterator[Shell]:
-    """The data and the model of the tests can be imported there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        opened = Shell()
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("action", ["say", "retrain"])
-def test_nothing_is_half_done(trained: Path, tmp_path: Path, shell: Shell, action: str):
+def test_nothing_is_half_done(trained: Path, tmp_path: Path, action: str):
     """``retrain``: the policy allows no unlearning, so that a training is killed and resumed."""
     base = Path(shutil.copytree(trained, tmp_path / "base"))
     bounds = "max_requests: 1\n" if action == "retrain" else ""
@@ -55,7 +43,7 @@ def test_nothing_is_half_done(trained: Path, tmp_path: Path, shell: Shell, actio
     argv = ["request", "run", "--policy", tmp_path / "policy.yaml", "--set", "steps=8", "--trust", "--quiet"]
     here = tmp_path / "here"
     shutil.copytree(kept, here)
-    whole = shell.run(*argv, cwd=here)
+    whole = run(*argv, cwd=here)
     assert whole.code == 0, whole
     digest = facts_of(here / "versions" / "version-0002").digest
     draw, states = random.Random(21), set()
@@ -63,7 +51,7 @@ def test_nothing_is_half_done(trained: Path, tmp_path: Path, shell: Shell, actio
         shutil.rmtree(here)
         shutil.copytree(kept, here)
         by, after = SIGNALS[i % len(SIGNALS)], draw.uniform(0.0, 1.05 * whole.seconds)
-        ending = shell.run(*argv, cwd=here, kill_after=after, by=by)
+        ending = run(*argv, cwd=here, kill_after=after, by=by)
         counted("killed request run", f"{signal.Signals(by).name} after {after:.2f} s: exit {ending.code}")
         assert ending.code in (0, -by, 128 + by), ending
         assert "Traceback" not in ending.err, ending.err
@@ -74,7 +62,7 @@ def test_nothing_is_half_done(trained: Path, tmp_path: Path, shell: Shell, actio
             assert len(ledger.versions()) == (2 if state == "done" else 1)
             if state == "done":
                 assert facts_of(Path(ledger.versions()[-1].folder)).digest == digest
-        again = shell.run(*argv, cwd=here)
+        again = run(*argv, cwd=here)
         assert again.code == 0, again
         with Ledger(here / "requests.db") as ledger:
             assert ledger.verify().ok

@@ -13,6 +13,8 @@ from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import notes, show
 from purge.core.errors import Exit
+from purge.core.plugins import current_folder_importable, processes_without_current_folder
+from purge.report import plain_table
 
 
 def bench(
@@ -48,8 +50,6 @@ def bench(
     from purge.bench import runner
     from purge.bench.jobs import read_plan
     from purge.bench.workers import PROCESSES
-    from purge.core.plugins import current_folder_importable, processes_without_current_folder
-    from purge.report import plain_table
 
     if config.is_dir():
         files = runner.make(config)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
+from rich.filesize import decimal
 from typer import Argument
 
 from purge.cli import options as opt
 from purge.cli.printing import say, show
 from purge.core.errors import PurgeError, did_you_mean
+from purge.data import CACHE_KINDS, CacheKind, cache_entries, clear_cache, user_cache
+from purge.report import listing
 
 
 def cache(
@@ -27,21 +29,20 @@ def cache(
 
     Downloaded data sets stay unless they are named: purge cache clear data, or all.
     """
-    from purge.data import CACHE_KINDS, CacheKind, cache_entries, clear_cache, user_cache
-    from purge.report import listing
-
     _check(action, kind)
     folder = user_cache()
     if action == "list":
         entries = cache_entries()
-        text = f"{_total(entries)} in {folder}." if entries else f"The cache, {folder}, is empty."
     else:
         several: dict[str | None, list[CacheKind]] = {None: ["decoded", "shadows"], "all": [*CACHE_KINDS]}
         entries = clear_cache(several.get(kind) or [cast(CacheKind, kind)])
-        text = f"{_total(entries)} removed from {folder}."
-        if kind is None and cache_entries(["data"]):
-            text += " Downloaded data sets stay: purge cache clear data removes them."
-    rows = [[e.kind, e.about, _size(e.bytes), _age(e.age_seconds), e.path] for e in entries]
+    rows = [[e.kind, e.about, decimal(e.bytes), _age(e.age_seconds), e.path] for e in entries]
+    total = decimal(sum(entry.bytes for entry in entries))
+    text = f"{total} in {folder}." if action == "list" else f"{total} removed from {folder}."
+    if action == "list" and not entries:
+        text = f"The cache, {folder}, is empty."
+    elif action == "clear" and kind is None and cache_entries(["data"]):
+        text += " Downloaded data sets stay: purge cache clear data removes them."
     table = listing(["kind", "about", "size", "age", "path"], rows)
     shown = {"folder": str(folder), "entries": [entry._asdict() for entry in entries]}
     show(shown, table if entries else text, json_)
@@ -50,26 +51,12 @@ def cache(
 
 
 def _check(action: str, kind: str | None) -> None:
-    from purge.data import CACHE_KINDS
-
     if action not in ("list", "clear"):
         raise PurgeError("list or clear", repr(action), did_you_mean(action, ("list", "clear")))
     if kind is not None and action == "list":
         raise PurgeError("a kind after clear alone", f"list {kind}", "purge cache list")
     if kind is not None and kind not in (kinds := ("all", *CACHE_KINDS)):
-        fix = did_you_mean(kind, kinds)
-        raise PurgeError("something that is kept", repr(kind), fix)
-
-
-def _total(entries: Sequence[Any]) -> str:
-    return _size(sum(entry.bytes for entry in entries))
-
-
-def _size(n: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= size:
-            return f"{n / size:.1f} {unit}"
-    return f"{n} bytes"
+        raise PurgeError("something that is kept", repr(kind), did_you_mean(kind, kinds))
 
 
 def _age(seconds: float) -> str:

@@ -12,17 +12,15 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import notes, say, show
-from purge.core.errors import PurgeError
 from purge.core.files import out_folder
 from purge.core.folders import free_folder
-from purge.core.settings import checked_seed
 
 
 def demo(
     context: typer.Context,
     out: Annotated[Path | None, opt.place("Folder for the runs; default: runs/demo.")] = None,
     quick: Annotated[bool, Option("--quick", help="Train less, for a first look.")] = False,
-    seed: opt.Seed = 0,
+    seed: Annotated[int, Option(help="Seed for everything random.", min=0, max=2**32 - 3)] = 0,
     force: opt.Force = False,
     json_: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -38,8 +36,6 @@ def demo(
     running = running_in(context)
     from purge import demo
 
-    if checked_seed(seed) > 2**32 - 3:
-        raise PurgeError("a seed with two more after it, up to 2^32 - 3", str(seed), "pass --seed 0, say")
     folder = free_folder(Path("runs/demo")) if out is None else out
     out_folder(folder, force=force)
     running.kept = lambda: demo.kept(folder)

@@ -137,18 +137,15 @@ def _short(error: BaseException) -> str:
 def _logged(error: BaseException) -> tuple[str, str]:
     """Write the traceback to a file of its own: which one, and that in words."""
     about = f"purge {purge.__version__}, Python {platform.python_version()}, {platform.platform()}"
-    name = ""
     try:
-        text = f"{about}\n{sys.argv}\n\n{''.join(traceback.format_exception(error))}"
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        opened, name = tempfile.mkstemp(prefix=f"purge-crash-{stamp}-", suffix=".log")
-        with os.fdopen(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=time.strftime("purge-crash-%Y%m%d-%H%M%S-"), suffix=".log", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as file:  # fmt: skip
+            file.write(f"{about}\n{sys.argv}\n\n{''.join(traceback.format_exception(error))}")
     except (OSError, MemoryError) as why:
-        with suppress(OSError):
-            os.unlink(name)
         return "", f"No log could be written ({_short(why)}); --debug shows the traceback."
-    return name, f"The traceback is in {name}; --debug shows it."
+    return file.name, f"The traceback is in {file.name}; --debug shows it."
 
 
 def _say(line: str, running: Running) -> None:

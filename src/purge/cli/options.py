@@ -16,7 +16,7 @@ from purge.cli import several
 from purge.cli.ending import running_in
 from purge.core.errors import DataError, MethodError
 from purge.core.schema import Field
-from purge.data import OPTIONS, DataSource, option_name, option_type
+from purge.data import OPTIONS, DataSource, no_cache, option_name, option_type
 
 if TYPE_CHECKING:
     from purge.runs import LeftOut
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 def _no_cache(context: typer.Context, wanted: bool) -> bool:
     if wanted:
-        from purge.data import no_cache
-
         context.with_resource(no_cache())
     return wanted
 

@@ -24,33 +24,15 @@ def show(content: Any, text: str | Table, as_json: bool) -> None:
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))  # ASCII
         return
-    if isinstance(text, Table):
-        console = _console()
-        text_or_table = fitted(text, console.width)
-        if isinstance(text_or_table, Table) and console.color_system:
-            console.print(text_or_table)
+    if isinstance(text, Table):  # styled on a terminal or with FORCE_COLOR, as wide as that or COLUMNS
+        sized = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+        console = Console(width=None if sized else WIDTH, highlight=False, force_jupyter=False)
+        table = fitted(text, console.width)
+        if isinstance(table, Table) and console.color_system and not console.no_color:
+            console.print(table)
             return
         text = as_text(text, console.width)
     say(text)
-
-
-def _console() -> Console:
-    """Where tables go: styled on a terminal, or if the environment wants it; as wide as that or COLUMNS.
-
-    NO_COLOR (any text), CLICOLOR=0 and TERM=dumb turn styles off, FORCE_COLOR and CLICOLOR_FORCE turn them
-    on elsewhere than on a terminal.
-    """
-    env, terminal = os.environ.get, sys.stdout.isatty()
-    forced = any(env(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE"))
-    styled = not env("NO_COLOR") and (
-        forced or (terminal and env("TERM") != "dumb" and env("CLICOLOR") != "0")
-    )
-    columns = env("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() and 0 < int(columns) < 10**6 else None
-    return Console(
-        width=width or (None if terminal else WIDTH), highlight=False, force_jupyter=False,
-        force_terminal=terminal or styled, color_system="auto" if styled else None,
-    )  # fmt: skip
 
 
 def notes(shown: bool) -> Callable[[str], None]:

@@ -34,8 +34,6 @@ def report(
         raise FileError("--out for several runs", "none", "add --out FILE.html")
     folders = _by_name(run)
     file = out or run[0] / "report.html"
-    if file.is_dir():
-        raise FileError(f"no folder yet at {file}", "one", "name a file")
     if out is not None and out.exists() and not force:
         raise FileError(f"no file yet at {out}", "one", "choose another, or overwrite with --force")
     if out is not None and not out.parent.is_dir():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -18,9 +17,8 @@ from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
 from purge.cli.request import KeyAt, LedgerAt, SignAt, ledger_place, open_ledger
 from purge.core.errors import DataError, FileError, LedgerError
-
-if TYPE_CHECKING:
-    from purge.serve.guard import Doors
+from purge.serve.sessions import Once
+from purge.serve.tokens import Token, Tokens, add_token, hashed, new_secret
 
 
 def serve(
@@ -65,8 +63,6 @@ def serve(
     purge serve --tokens tokens.yaml. It listens at this machine only, unless --host says otherwise.
     """
     if new_token is not None:
-        from purge.serve.tokens import add_token
-
         if tokens is None:
             raise DataError("--tokens FILE for a new token", "none", "add --tokens tokens.yaml")
         secret = add_token(tokens, new_token, role)
@@ -85,25 +81,32 @@ def serve(
     from purge.serve.app import make_app
     from purge.serve.background import Runner
     from purge.serve.desk import Desk
+    from purge.serve.guard import Doors
 
-    options = [f"--method={method}", *(f"--set={one}" for one in set_ or [])]
-    options += [f"--fail-if={one}" for one in fail_if or []]
-    named = {"policy": policy, "device": device, "sign": sign}
-    options += [f"--{name}={value}" for name, value in named.items() if value]
+    named: dict[str, list[Any]] = {"method": [method], "set": set_ or [], "fail-if": fail_if or []}
+    named |= {"policy": [policy], "device": [device], "sign": [sign]}
+    options = [f"--{name}={value}" for name, values in named.items() for value in values if value is not None]
     options += ["--trust"] * trust
     with open_ledger(ledger, key, sign, patience=5) as book:
         environment = {"PURGE_LEDGER": ledger_place(ledger)}
         environment |= {"PURGE_LEDGER_KEY": str(key)} if key else {}
         runner = Runner(book, environment, options)
         with _listening(host, port) as listener:
-            doors, where = _doors(tokens, public_url, listener)
+            host, port = listener.getsockname()[:2]
+            where = public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            if tokens is not None:
+                doors = Doors(Tokens(tokens), public=public_url and public_url.rstrip("/"))
+            else:
+                secret = new_secret()
+                own = Token("local", "run", hashed(secret))
+                once = Once(own.sha256)
+                doors = Doors(Tokens(tokens=(own,)), once)
+                where += f"/login?once={once.key}\nThis address opens one browser, once. "
+                where += f"For others, and the API, until the page is closed: {secret}"
             say(f"The page of {book.name} is at {where}")
             if not quiet:
-                handler = logging.StreamHandler(sys.stderr)
-                handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-                log = logging.getLogger("purge.serve")
-                log.addHandler(handler)
-                log.setLevel(logging.INFO)
+                logging.basicConfig(format="%(asctime)s %(message)s")
+                logging.getLogger("purge.serve").setLevel(logging.INFO)
             running_in(context).kept = lambda: "The page is closed."
             config = uvicorn.Config(
                 make_app(Desk(book, runner), doors), log_config=None, access_log=False, server_header=False,
@@ -135,22 +138,3 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         got, fix = f"{host}:{port}, {error.strerror or error}", "choose another --port or --host"
         raise FileError("an address that is free to listen at", got, fix) from None
-
-
-def _doors(tokens: Path | None, public_url: str | None, listener: socket.socket) -> tuple[Doors, str]:
-    """Who may come in, and where the page is, in words."""
-    from purge.serve.guard import Doors
-    from purge.serve.sessions import Once
-    from purge.serve.tokens import Token, Tokens, hashed, new_secret
-
-    host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    if tokens is not None:
-        return Doors(Tokens(tokens), public=(public_url or "").rstrip("/") or None), public_url or address
-    secret = new_secret()
-    own = Token("local", "run", hashed(secret))
-    once = Once(own.sha256)
-    return Doors(Tokens(tokens=(own,)), once), (
-        f"{address}/login?once={once.key}\n"
-        f"This address opens one browser, once. For others, and the API, until the page is closed: {secret}"
-    )
