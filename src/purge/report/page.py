@@ -142,11 +142,11 @@ def _request(info: Mapping[str, Any]) -> str:
 def _done(report: Report) -> str:
     """What was done, from the record of the run."""
     run = report["info"].get("run") or {}
-    if not run:
+    if run.get("steps") is None or run.get("seconds") is None:
         return "The report does not say how the model was made."
     name = run.get("preset") or run.get("method") or "?"
     if "preset" not in run:
-        return f"The model was trained ({name}), not unlearned, in {run.get('seconds') or 0:.1f} seconds."
+        return f"The model was trained ({name}), not unlearned, in {run['seconds']:.1f} seconds."
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
     took = f" For this request it took {run['took']}." if run.get("took") else ""
     checks = Numbers(report).curve("audited", "history").get("check_forget_accuracy") or []
@@ -154,8 +154,8 @@ def _done(report: Report) -> str:
         now, target = (tables.shown(v, "share") for v in (reached[-1], run["forget_target"]))
         took += f" Its accuracy on the forget set was then {now}; the target was at most {target}."
     return (
-        f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
-        f"{run.get('seconds') or 0:.1f} seconds; {how}.{took}"
+        f"The method “{name}” changed the model's weights in {run['steps']:,} steps and "
+        f"{run['seconds']:.1f} seconds; {how}.{took}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What purge train, unlearn and audit do, from the options of the command line to the run folder."""
+"""What purge train and unlearn do, from the options of the command line to the run folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import nn
 
-from purge.audit_report import Report
 from purge.core.errors import FileError, MethodError
 from purge.core.files import out_folder, writes
 from purge.core.folders import claimed
@@ -27,20 +26,19 @@ from purge.engine.trainer import Recipe
 from purge.methods.base import with_augment
 from purge.methods.registry import resolve_method
 from purge.methods.sisa_plan import Vote
-from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
 from purge.models.export import check_export, check_form, export
 from purge.result import Result
-from purge.runs.audits import audit_run
 from purge.runs.folder import (
     RunFile,
     choose_model,
     export_form,
     facts_of,
     first_of,
-    gone_of,
+    like_first,
     read_data,
     read_model,
     recipe_of,
+    reference_command,
     same_scale,
 )
 from purge.runs.make import (
@@ -53,8 +51,6 @@ from purge.runs.make import (
     unlearn_run,
 )
 from purge.runs.requests import Request, both, cut, request_of
-from purge.runs.words import like_first, reference_command
-from purge.verdict.compare import Broken, Condition, broken
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,8 @@ def train_folder(
     data, test = read_data(source, progress=progress)
     request = request_of(data, without_classes, without_ids, words="without")
     request = request or facts.request  # like a reference: without the same
-    seed = _next_seed(facts, request, like) if seed is None else seed
+    if seed is None:  # a reference is trained from another one than the model that it is like
+        seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
         summary = check_finished(out, name, source.data, seed, request, recipe)
         return Trained(summary, request, source, data, None)
@@ -114,11 +111,6 @@ def train_folder(
         "class_accuracy": result.info.get("class_accuracy", {}),
     }  # fmt: skip
     return Trained(summary, request, source, data, result)
-
-
-def _next_seed(facts: RunFile, request: Request, like: Path | None) -> int:
-    """A reference is trained from another seed than the model that it is like."""
-    return (facts.seed or 0) + 1 if request or like is not None else 0
 
 
 def _check_options(
@@ -230,44 +222,3 @@ def _missed(result: Result, accuracy: float, request: Request, samples: int) -> 
         # The accuracy on unseen data is what a model that never saw these samples has on average.
         return beyond_chance(accuracy, target, min(samples, stop.check_samples))
     return True
-
-
-@dataclass(frozen=True)
-class Audited:
-    """What purge audit has measured."""
-
-    report: Report
-    panel: bool  # is it a whole panel, which is kept in the run folder?
-    conditions: list[Condition]
-    reference: str  # the command that trains a reference, up to where it is written to
-
-    def broken(self) -> list[Broken]:
-        """The conditions that do not hold."""
-        return broken(self.conditions, self.report.to_dict(), self.report.verdict)
-
-
-def audit_folder(
-    run: Path, options: Mapping[str, Any], *, model: str | None, original: Path | None,
-    retrained: Sequence[Path], metrics: str, shadows: int, fail_if: Sequence[str],
-    forget_classes: Sequence[str], forget_ids: Path | None, truth: Path | None, seed: int,
-    device: str | None, trust: bool, progress: bool,
-) -> Audited:  # fmt: skip
-    """Measure what a model still knows, beside other models; ``options``: those of its data."""
-    names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
-    with current_folder_importable(":" in metrics):
-        wanted = resolve_metrics(names, [] if truth is None else ["truth"])
-    conditions = read_conditions(fail_if, wanted)
-    facts = facts_of(run)
-    name = choose_model(facts, model, trust)
-    source = choose_data(facts, options, trust=trust, model=name)
-    data, test = read_data(source, progress=progress)
-    for condition in conditions:
-        condition.check_class(len(data.names))
-    request = request_of(data, forget_classes, forget_ids, words="forget")
-    report = audit_run(
-        run, facts, source, data, test, request, model=model, original=original, retrained=retrained,
-        metrics=wanted, shadows=shadows, seed=seed, device=device, progress=progress, trust=trust,
-        truth=truth,
-    )  # fmt: skip
-    reference = reference_command(like_first(run, facts, source, name), both(gone_of(facts), request))
-    return Audited(report, metrics in PANELS, conditions, reference)
