@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
-from purge.report.dots import draw_dot, draw_rows, rows_there
 from purge.report.labels import curves, rows_of
+from purge.report.overview import UNTREATED, draw_dot, draw_rows, rows_there
 from purge.report.run_figures import percent, steps, trajectory
 from purge.report.theme import MODELS, SeriesStyle, empty_axes, legend_below, plain, save
 from purge.verdict.numbers import Numbers, Report, scaled
@@ -23,8 +23,6 @@ from purge.verdict.numbers import Numbers, Report, scaled
 MOST_CLASSES = 20  # more bars than this cannot be read
 MARKERS, LINES = "os^DvXP*<>hdp", ("-", "--", "-.", ":")
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
-
-UNTREATED = "fa_test"  # stands beside what treatments of the weights make of it
 UNKNOWN = SeriesStyle("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
 
 
@@ -48,7 +46,11 @@ def roc(report: Report) -> Figure | None:
     panels = {m: attacks for m in ("audited", "retrained") if (attacks := Numbers(report).curve(m, "roc"))}
     if "audited" not in panels:
         return None
-    lowest, look_of = _lowest_rate(report, panels), looks(report)
+    attack = Numbers(report).get("mia_loss")  # axes begin at or below one false alarm among unseen samples
+    unseen = (attack.n or 0) - (report["info"].get("forget_samples") or 0) if attack else 0
+    rates = [v for attacks in panels.values() for curve in attacks.values() for v in curve["fpr"] if v > 0]
+    least = 1 / unseen if unseen > 0 else min(rates, default=1e-3)
+    lowest, look_of = min(1e-1, float(10 ** math.floor(math.log10(least)))), looks(report)
     fig, axes = _side_by_side([MODELS[m].words for m in panels], height=3.4, sharey=True)
     for ax, attacks in zip(axes, panels.values(), strict=True):
         for signal, curve in attacks.items():
@@ -68,15 +70,6 @@ def roc(report: Report) -> Figure | None:
     axes[0].set_ylabel("forgotten samples found (%)")
     legend_below(fig, axes[0])
     return fig
-
-
-def _lowest_rate(report: Report, panels: Mapping[str, Any]) -> float:
-    """Where log axes begin: the power of ten at or below one false alarm among the unseen samples."""
-    attack = Numbers(report).get("mia_loss")
-    unseen = (attack.n or 0) - (report["info"].get("forget_samples") or 0) if attack else 0
-    rates = [v for attacks in panels.values() for curve in attacks.values() for v in curve["fpr"] if v > 0]
-    least = 1 / unseen if unseen > 0 else min(rates, default=1e-3)
-    return min(1e-1, float(10 ** math.floor(math.log10(least))))
 
 
 def membership(report: Report) -> Figure | None:
