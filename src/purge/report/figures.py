@@ -134,10 +134,12 @@ def relearn(report: Report) -> Figure | None:
     return fig
 
 
-def _side_by_side(titles: Sequence[str], *, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def _side_by_side(
+    titles: Sequence[str], *, height: float, above: float = 0.0, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Panels with a title each, two in a row."""
-    rows = math.ceil(len(titles) / 2)
-    fig, axes = empty_axes(rows, min(2, len(titles)), height=height * rows, width=theme.NARROW, sharey=sharey)
+    rows, columns = math.ceil(len(titles) / 2), min(2, len(titles))
+    fig, axes = empty_axes(rows, columns, height=height * rows + above, width=theme.NARROW, sharey=sharey)
     for spare in axes[len(titles) :]:
         spare.remove()
     axes = axes[: len(titles)]
@@ -315,12 +317,9 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     there = {name: v.unit for name in rows for of in runs if (v := of.get(name))}
     if not there:
         raise MetricError("one of the main values in these reports", "none", "audit with metrics='standard'")
-    lines = math.ceil(len(there) / 2)
-    height = (1.2 + 0.34 * len(reports)) * lines + 0.3
-    fig, axes = empty_axes(lines, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
-    for spare in axes[len(there) :]:
-        spare.remove()
-    for ax, (name, unit) in zip(axes, there.items(), strict=False):
+    height = 1.2 + 0.34 * len(reports)
+    fig, axes = _side_by_side([""] * len(there), height=height, above=0.3, sharey=True)
+    for ax, (name, unit) in zip(axes, there.items(), strict=True):
         for i, of in enumerate(runs):
             draw_dot(ax, of.get(name), "audited", 0.12 - i)
             draw_dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)

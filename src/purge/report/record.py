@@ -107,8 +107,7 @@ def _rows(forgotten: Mapping[str, Sequence[Any]], run: Facts) -> str:
     elif run.get("rows_of"):
         what = f"rows of {run['rows_of']:,}, counted from 0"
     numbers = rows_in_words(single, what) if single else ""
-    more = " … (all in run.json)" if len(whose) > MOST_ROWS else ""
-    people = f"all rows of the ids {', '.join(whose[:MOST_ROWS])}{more}" if whose else ""
+    people = f"all rows of the ids {ids_in_words(whose)}" if whose else ""
     return " and ".join(filter(None, (classes, numbers, people))) or NOT
 
 
