@@ -27,7 +27,7 @@ from purge.verdict.judge import verdict_of
 from tests.cli.commands import command, read
 from tests.report.test_figures import full_report
 
-TINY = "--data digits --model small-resnet --set epochs=1 --set augment=none --quiet".split()
+TINY = ("--data", "digits", "--model", "small-resnet", "--set", "epochs=1", "--set", "augment=none")
 FEW = ("--set", "steps=4", "--set", "batch_size=16", "--quiet")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update"]  # fmt: skip
@@ -41,7 +41,7 @@ EVIL = "<img src=x onerror=\"document.title='ha'+'cked'\">"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model, its retraining, and two audited runs that forgot the 3."""
     at = tmp_path_factory.mktemp("runs")
-    assert command("train", *TINY, "--out", at / "base").code == 0
+    assert command("train", *TINY, "--quiet", "--out", at / "base").code == 0
     gone = ("--without-class", 3, "--out", at / "retrained")
     assert command("train", "--like", at / "base", *gone, "--quiet").code == 0
     for name in ("purge", "gradient-ascent"):
