@@ -21,7 +21,7 @@ from purge.core.errors import MetricError
 from purge.metrics.metric import Metric, Words
 from purge.metrics.registry import METRICS
 from purge.report import figures as plots
-from purge.report import labels
+from purge.report import tables
 from purge.report import theme as style
 from purge.report.overview import overview
 
@@ -181,8 +181,8 @@ def test_a_new_attack_is_one_row_of_the_table_of_metrics(report):
     rows = [t.get_text() for t in plots.draw(report, "membership").axes[0].get_yticklabels()]
     assert {f"attack {i}" for i in range(20)} <= set(rows)
     assert len(overview(report).axes[2].containers) > 20
-    assert "AUROC of attack 19" in labels.in_a_sentence(report, "new19.auroc")
-    assert "new19.auroc" in labels.main_values(report)
+    assert "AUROC of attack 19" in tables.in_a_sentence(report, "new19.auroc")
+    assert "new19.auroc" in tables.main_values(report)
 
 
 def test_classes_and_destinations_are_bars_beside_the_other_models(report):

@@ -14,9 +14,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
-from purge.report.labels import curves, rows_of
 from purge.report.overview import UNTREATED, draw_dot, draw_rows, rows_there
 from purge.report.run_figures import percent, steps, trajectory
+from purge.report.tables import curves, rows_of
 from purge.report.theme import MODELS, SeriesStyle, empty_axes, legend_below, plain, save
 from purge.verdict.numbers import Numbers, Report, scaled
 

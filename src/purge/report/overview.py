@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from purge.report import theme
-from purge.report.labels import rows_of
 from purge.report.sentences import why_missing
+from purge.report.tables import rows_of
 from purge.report.theme import MODELS, empty_axes
 from purge.verdict.numbers import Number, Numbers, Report, scaled
 

@@ -22,10 +22,9 @@ from purge.core.errors import MetricError
 from purge.report import tables
 from purge.report.figures import PLOTS, comparison
 from purge.report.glossary import glosses
-from purge.report.labels import main_values
 from purge.report.record import NOT
 from purge.report.sentences import Sentence, quotable, sentence_of
-from purge.report.tables import class_words
+from purge.report.tables import class_words, main_values
 from purge.report.theme import as_inline_svg
 from purge.report.words import LEVELS, SIGNS
 from purge.verdict.findings import Verdict
@@ -187,7 +186,7 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for finding in verdict.findings:
         name = "limit" if finding.topic is Topic.LIMITS else finding.level
         rows[name].append(sentence_of(finding, report))
-    order, known, groups = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
+    order, known, groups = ["failed", *GROUPS] if rows["failed"] else GROUPS, set[str](), []
     for name in dict.fromkeys(order):
         listed = []
         for f in rows[name]:
@@ -320,14 +319,9 @@ def report_table(report: Report) -> str:
 
 def run_table(run: Mapping[str, Any], history: Mapping[str, Sequence[Any]]) -> str:
     """What unlearning or training returned, as a small table for a notebook."""
-    rows = {
-        "method": run.get("preset") or run["method"],
-        "stopped by": run["stopped_by"],
-        "steps": f"{run['steps']:,}",
-        "seconds": f"{run['seconds']:.1f}",
-    }
-    if run.get("took"):
-        rows["took"] = run["took"]
+    rows = {"method": run.get("preset") or run["method"], "stopped by": run["stopped_by"]}
+    rows |= {"steps": f"{run['steps']:,}", "seconds": f"{run['seconds']:.1f}"}
+    rows |= {"took": run["took"]} if run.get("took") else {}
     checks = {
         "forget accuracy": ("check_forget_accuracy", "forget_target", "{:.1%}"),
         "retain loss": ("check_retain_loss", "retain_budget", "{:.4f}"),
