@@ -14,7 +14,7 @@ from purge.core.errors import FileError, MethodError
 from purge.core.files import out_folder, writes
 from purge.core.folders import claimed
 from purge.core.plugins import current_folder_importable
-from purge.core.settings import checked_seed, replace
+from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.catalog import DATASETS
 from purge.data.request import DeletionRequest
 from purge.data.samples import Samples
@@ -30,10 +30,12 @@ from purge.models.export import check_export, check_form, export
 from purge.result import Result
 from purge.runs.folder import (
     RunFile,
+    check_weights,
     choose_model,
     export_form,
     facts_of,
     first_of,
+    gone_of,
     like_first,
     read_data,
     read_model,
@@ -41,15 +43,7 @@ from purge.runs.folder import (
     reference_command,
     same_scale,
 )
-from purge.runs.make import (
-    check_finished,
-    check_recorded,
-    facts_for,
-    gone_before,
-    needed,
-    train_run,
-    unlearn_run,
-)
+from purge.runs.make import check_recorded, facts_for, needed, train_run, unlearn_run
 from purge.runs.requests import Request, both, cut, request_of
 
 
@@ -90,8 +84,13 @@ def train_folder(
     if seed is None:  # a reference is trained from another one than the model that it is like
         seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
-        summary = check_finished(out, name, source.data, seed, request, recipe)
-        return Trained(summary, request, source, data, None)
+        known = facts_of(out)
+        wanted = {"model": name, "data": source.data, "seed": seed, "request": request}
+        wanted["settings"] = as_dict(recipe)
+        if other := [key for key, value in wanted.items() if known.get(key) != value]:
+            raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
+        check_weights(out, known.digest, whole=known.shards is None)
+        return Trained({"folder": str(out), **_summary(known)}, request, source, data, None)
     log_only = None
     if log_only_ids is not None:
         log_only = cut(data, request_of(data, [], log_only_ids, words="log-only"))[0]
@@ -102,15 +101,23 @@ def train_folder(
         log_updates=log_updates, log_only=log_only, device=device, progress=progress, resume=resume,
         force=force,
     )  # fmt: skip
-    samples = result.info["samples"]
-    summary = {
-        "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
-        "seconds": result.seconds, "flop": result.info["flop"],
-        "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
-        "test_accuracy": result.info.get("test_accuracy"),
-        "class_accuracy": result.info.get("class_accuracy", {}),
-    }  # fmt: skip
+    made = {
+        "model": name,
+        "steps": result.steps,
+        "seed": seed,
+        "seconds": result.seconds,
+        "class_accuracy": {},
+    }
+    images = result.steps * min(result.method.batch_size, result.info["samples"])
+    summary = {"folder": str(out), **_summary({"class_accuracy": {}, **made, **result.info})}
+    summary["images_per_second"] = images / result.seconds
     return Trained(summary, request, source, data, result)
+
+
+def _summary(known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said about a training, now or later."""
+    keys = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
+    return {key: known.get(key) for key in keys}
 
 
 def _check_options(
@@ -168,7 +175,11 @@ def unlearn_folder(
     same_scale(facts, source, "given")
     check_recorded(checkpoint, facts, trained, data, test, device)
     request = needed(request_of(data, forget_classes, forget_ids, words="forget"))
-    before = gone_before(checkpoint, facts)  # it must not be taught again
+    before = gone_of(facts)  # it must not be taught again
+    if facts.preset is not None and not before:
+        got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
+        fix = "go on in Python, or start from the model that it began with and name all of them"
+        raise FileError("a run that says which samples it has forgotten", got, fix)
     forget, retain = cut(data, request, before)
     left_out: list[str] = []
     with claimed(out):

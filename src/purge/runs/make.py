@@ -12,16 +12,15 @@ import torch
 from torch import nn
 
 from purge.api import unlearn
-from purge.core.errors import DataError, FileError
+from purge.core.errors import DataError
 from purge.core.folders import WEIGHTS
-from purge.core.settings import as_dict, checked_seed
+from purge.core.settings import checked_seed
 from purge.data.augmented import Augmentation
 from purge.data.request import DeletionRequest
 from purge.data.samples import Samples
 from purge.data.sources import DataSource
 from purge.engine.precision import Precision, choose_device
 from purge.engine.seeding import seeded
-from purge.engine.trainer import Recipe
 from purge.methods.registry import resolve_method
 from purge.methods.sisa_plan import Vote
 from purge.metrics.accuracy import accuracies
@@ -32,9 +31,6 @@ from purge.runs.folder import (
     RunFile,
     augmentation_of,
     build_for,
-    check_weights,
-    facts_of,
-    gone_of,
 )
 from purge.runs.requests import Request, cut
 from purge.training import train, train_sharded
@@ -94,21 +90,6 @@ def train_run(
     )  # fmt: skip
 
 
-KEPT = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
-
-
-def check_finished(
-    out: Path, model: str, data: str, seed: int, request: Request, recipe: Recipe
-) -> dict[str, Any]:
-    """What a finished training has done; one that is not the one asked for is refused."""
-    facts = facts_of(out)
-    wanted = {"model": model, "data": data, "seed": seed, "request": request, "settings": as_dict(recipe)}
-    if other := [key for key, value in wanted.items() if facts.get(key) != value]:
-        raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
-    check_weights(out, facts.digest, whole=facts.shards is None)
-    return {"folder": str(out), **{key: facts.get(key) for key in KEPT}}
-
-
 def unlearn_run(
     model: nn.Module, name: str, forget: Samples, retain: Samples, *, facts: RunFile, method: str,
     settings: Mapping[str, Any], test: Samples | None, seed: int, device: str | None = None,
@@ -165,16 +146,6 @@ def check_recorded(
         if recorded is not None and abs(accuracy - recorded) > max(points, 2.5 / n):
             what = f"{recorded:.1%} right on {of}, as {run.name} recorded"
             raise DataError(what, f"{accuracy:.1%}", fix)
-
-
-def gone_before(checkpoint: Path, facts: RunFile) -> Request:
-    """What a model has forgotten before; a run that does not say it cannot be gone on with."""
-    before = gone_of(facts)
-    if facts.preset is not None and not before:
-        got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
-        fix = "go on in Python, or start from the model that it began with and name all of them"
-        raise FileError("a run that says which samples it has forgotten", got, fix)
-    return before
 
 
 def needed(request: Request) -> Request:
