@@ -144,9 +144,9 @@ def listing() -> str:
 
 def glossary() -> str:
     """What the words of a report mean."""
-    from purge.report.glossary import TERMS
+    from purge.report.glossary import MEANINGS
 
-    rows = [f"| {term} | {meaning} |" for term, (_, meaning) in TERMS.items()]
+    rows = [f"| {term} | {meaning} |" for term, meaning in MEANINGS.items()]
     return "\n".join(["| word | meaning |", "|---|---|", *rows])
 
 

@@ -206,10 +206,11 @@ COMMANDS: list[tuple[str, str, Callable[[Files], list[Any]]]] = [
     # run folders
     ("no run.json", "run.json", lambda s: s.unlearn(of=remove(s.base / "run.json"))),
     ("run.json not JSON", "JSON", lambda s: s.unlearn(of=s.facts("{'model': "))),
+    ("run.json not text", "bytes that are not UTF-8", lambda s: s.unlearn(of=s.facts(b"\xff\xfe"))),
     ("run.json without model", "architecture", lambda s: s.unlearn(of=s.facts("{}"))),
     ("run.json with a model by number", "model", lambda s: s.unlearn(of=s.facts(model=5))),
     ("run.json with data as a list", "data", lambda s: s.unlearn(of=s.facts(data=["digits"]))),
-    ("report, no seconds", "a number as seconds", lambda s: s.report(seconds=None)),
+    ("report, steps in words", "a whole number as steps", lambda s: s.report(steps="many")),
     ("report, target in words", "a number as forget_target", lambda s: s.report(forget_target="low")),
     ("report, finished yesterday", "got 'yesterday'", lambda s: s.report(finished="yesterday")),
     ("report, audited yesterday", "audit.json", lambda s: s.report(info={"finished": "yesterday"})),

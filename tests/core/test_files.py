@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,24 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
 
     def fail(temporary: Path) -> None:
         temporary.write_text("{")
-        raise RuntimeError("the power went")
+        assert temporary.parent == tmp_path  # beside it, and not in its place
+        assert read_json(path) == {"a": 1}
+        raise KeyboardInterrupt  # the user's Ctrl-C is as bad as a full disk
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(KeyboardInterrupt):
         atomically(path, fail)
     assert read_json(path) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_something_that_is_not_a_file_is_left_alone(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "there"  # a pipe stands for every device
+    make(path)
+    before = path.stat().st_mode
+    with pytest.raises(FileError, match=r"Expected a file or nothing at .+ Fix: choose another name"):
+        atomically(path, lambda p: pytest.fail("nothing is to be written"))
+    assert path.stat().st_mode == before
     assert list(tmp_path.iterdir()) == [path]
 
 

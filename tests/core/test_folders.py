@@ -147,15 +147,6 @@ def test_a_kill_at_any_moment_leaves_the_old_run_or_the_new_one(tmp_path: Path) 
     assert False in seen
 
 
-def test_the_old_run_stays_if_the_new_one_cannot_be_written(tmp_path: Path) -> None:
-    for name, text in (OLD | OWN).items():
-        (tmp_path / name).write_text(text)
-    with pytest.raises(IsADirectoryError), replacing_run(tmp_path) as new:
-        new.write_text("new")
-    assert inside(tmp_path) == OLD | OWN
-    assert len(list(tmp_path.iterdir())) == len(OLD | OWN)
-
-
 def test_a_run_that_is_being_exchanged_by_another_process_is_left_to_it(tmp_path: Path) -> None:
     (tmp_path / SAVED).mkdir()
     (tmp_path / SAVED / "run.json").write_text("new")
@@ -166,21 +157,15 @@ def test_a_run_that_is_being_exchanged_by_another_process_is_left_to_it(tmp_path
     assert inside(tmp_path) == {"run.json": "new"}
 
 
-def test_a_link_in_the_place_of_a_saved_run_is_left_alone(tmp_path: Path) -> None:
-    precious, folder = tmp_path / "precious", tmp_path / "run"
-    for made in (precious, folder):
-        made.mkdir()
-    (precious / "diary.txt").write_text("mine")
+def test_only_files_of_a_run_are_moved_into_its_folder_and_no_link_is_followed(tmp_path: Path) -> None:
+    precious, folder, other = (tmp_path / name for name in ("precious", "run", "other"))
+    for made in (precious, folder, other / SAVED):
+        made.mkdir(parents=True)
+    (precious / "run.json").write_text("mine")
     (folder / SAVED).symlink_to(precious, target_is_directory=True)
-    recover(folder)
-    assert (precious / "diary.txt").read_text() == "mine"
-    assert not (folder / "diary.txt").exists()
-
-
-def test_only_files_of_a_run_are_moved_into_its_folder(tmp_path: Path) -> None:
-    saved = tmp_path / SAVED
-    saved.mkdir()
-    (saved / ".bashrc").write_text("evil")
-    (saved / "run.json").write_text("{}")
-    recover(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [SAVED]
+    (other / SAVED / ".bashrc").write_text("evil")
+    (other / SAVED / "run.json").write_text("{}")
+    for run in (folder, other):
+        recover(run)
+        assert [p.name for p in run.iterdir()] == [SAVED]
+    assert (precious / "run.json").read_text() == "mine"

@@ -69,11 +69,6 @@ def test_yaml_is_refused(tmp_path: Path, name: str) -> None:
     assert_sentence(str(caught.value), words)
 
 
-def test_aliases_of_yaml_still_work(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("a: &a [1, 2]\nb: [*a, *a]\n")
-    assert read_yaml(tmp_path / "a.yaml")["b"] == [[1, 2], [1, 2]]
-
-
 @pytest.mark.parametrize("levels", [200, 900, 100_000])
 def test_json_of_many_levels_is_refused(tmp_path: Path, levels: int) -> None:
     (tmp_path / "a.json").write_text(f'{{"a": {deep(levels)}}}')

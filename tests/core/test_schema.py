@@ -1,4 +1,4 @@
-"""Types: what fits, how it is cast, how it is described; choices between dataclasses; renamed settings."""
+"""Types and settings: what fits, how it is cast and described, what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from purge.core.errors import FileError, MethodError
 from purge.core.schema import build, fit
 from purge.core.settings import as_dict, check_settings_class, flat_fields, normalise, replace, setting
 from purge.engine.stopping import Stopping
-from purge.methods.registry import METHODS
+from purge.methods import PurgePaper
+from purge.methods.registry import METHODS, resolve_method
 
 
 @pytest.mark.parametrize(
@@ -227,3 +228,32 @@ def test_a_wrong_file_is_refused_with_its_name_and_key(given: Any, words: str) -
         build(Page, given, "a.yaml")
     assert words in str(error.value)
     assert build(Page, {"title": "a", "more": 1}, "a.yaml", ignore_unknown=True) == Page("a")
+
+
+# -- settings of methods ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted", "rejected"),
+    [
+        ("lr", 1e-9, 0.0), ("epochs", 1, 0), ("batch_size", 1, 0), ("erasure", 0.0, -0.1), ("kd", 0.0, -1),
+        ("temperature", 0.1, 0), ("gate", 0.0, -0.1), ("clip", 0.0, -1), ("momentum", 0.999, 1.0),
+        ("weight_decay", 0.0, -1e-9), ("forget_target", 0.0, -0.1), ("forget_target", 1.0, 1.1),
+        ("retain_budget", 0.1, 0.0), ("retain_floor", 0.0, -1.0), ("check_every", 0, -1),
+        ("check_samples", 1, 0), ("optimizer", "adamw", "adam"), ("objective", "ga", "gaa"),
+        ("norm", "train", "frozn"), ("space", "update", "updates"), ("lr", 0.5, float("nan")),
+        ("epochs", 3, 2.5), ("epochs", 3, True), ("early", True, "maybe"), ("layers", ("a",), 3),
+    ],
+)  # fmt: skip
+def test_one_value_is_accepted_and_one_rejected(key: str, accepted: Any, rejected: Any) -> None:
+    replace(PurgePaper(), {key: accepted})
+    with pytest.raises(MethodError, match=r"^Expected .*, got .*\. Fix: "):
+        replace(PurgePaper(), {key: rejected})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_of_a_method_can_be_read_again(name: str) -> None:
+    method = resolve_method(name, {"stop": Stopping(check_every=7), "forget_target": 0.25})
+    assert (method.stop.check_every, method.stop.forget_target) == (7, 0.25)
+    written = json.loads(json.dumps(as_dict(method)))
+    assert resolve_method(name, written) == method

@@ -1,8 +1,7 @@
-"""The number of torch threads: small work gets one, a busy machine fewer, and a chosen number is kept."""
+"""The number of torch threads: small work gets one, a container its share, and a chosen number is kept."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +17,11 @@ LARGE = 50 * threads.SMALL
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Pretend to be on a machine with so many cores, of which some are idle."""
+    """Pretend to be on a machine with so many cores."""
 
-    def pretend(cores: int, *, idle: float, physical: int | None = None, quota: int = 999) -> None:
+    def pretend(cores: int, *, physical: int | None = None, quota: int = 999) -> None:
         monkeypatch.setattr(threads, "_cores", lambda: set(range(cores)))
         monkeypatch.setattr(threads, "_physical", lambda _: physical or cores)
-        monkeypatch.setattr(threads, "idle_cores", lambda _: idle)
         monkeypatch.setattr(threads, "_quota", lambda: quota)
 
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -31,34 +29,23 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return pretend
 
 
-CHOICES = [  # cores, idle, physical, quota, work, torch's number → what is chosen
-    (2, 0.1, 2, 99, threads.SMALL, 2, 1), (2, 2, 2, 99, threads.SMALL, 2, 1), (16, 16, 8, 99, 1, 8, 1),
-    (2, 2, 2, 99, LARGE, 2, 2), (2, 0, 2, 99, LARGE, 2, 1), (16, 16, 16, 99, LARGE, 16, 16),
-    (16, 11.6, 16, 99, LARGE, 16, 12), (16, 0, 16, 99, LARGE, 16, 8), (16, 16, 16, 3, LARGE, 16, 3),
-    (16, 16, 8, 99, LARGE, 8, 8),  # torch may count physical cores
-    (8, 0, 8, 99, 1, 3, 3), (8, 0, 8, 99, LARGE, 1, 1),  # the caller's choice
+CHOICES = [  # cores, physical, quota, work, torch's number → what is chosen
+    (2, 2, 99, threads.SMALL, 2, 1), (16, 8, 99, 1, 8, 1), (2, 2, 99, LARGE, 2, 2), (16, 16, 3, LARGE, 16, 3),
+    (16, 8, 99, LARGE, 8, 8),  # torch may count physical cores
+    (8, 8, 99, 1, 3, 3), (8, 8, 99, LARGE, 1, 1),  # the caller's choice
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cores", "idle", "physical", "quota", "work", "current", "chosen"), CHOICES)
-def test_small_work_gets_one_thread_and_large_work_what_is_free(
-    machine: Any, cores: int, idle: float, physical: int, quota: int, work: int, current: int, chosen: int
+@pytest.mark.parametrize(("cores", "physical", "quota", "work", "current", "chosen"), CHOICES)
+def test_small_work_gets_one_thread_and_large_work_what_there_is(
+    machine: Any, cores: int, physical: int, quota: int, work: int, current: int, chosen: int
 ) -> None:
-    machine(cores, idle=idle, physical=physical, quota=quota)
+    machine(cores, physical=physical, quota=quota)
     assert threads.choose_threads(work, current) == chosen
-
-
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_the_environment_wins(machine: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    machine(2, idle=0)
-    monkeypatch.setenv(name, "2")
-    assert threads.choose_threads(1, 2) == 2
-
-
-def test_idle_cores_are_between_none_and_all() -> None:
-    cores = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {0}
-    assert 0 <= threads.idle_cores(cores) <= len(cores)
-    assert threads.idle_cores(set()) == 0
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # the environment wins
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(name, "2")
+            assert threads.choose_threads(work, current) == current
 
 
 class Counts(nn.Module):
@@ -77,7 +64,7 @@ class Counts(nn.Module):
 
 @pytest.fixture
 def two_threads(machine: Any) -> Any:
-    machine(2, idle=0)
+    machine(2)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     Counts.seen.clear()
@@ -105,14 +92,10 @@ def test_every_door_records_how_many_threads_were_used(
     toy: tuple[Any, ...], two_threads: None, machine: Any, door: str, cores: int, used: int
 ) -> None:
     """Of two threads: all cores, of which a small model gets one; or somebody's choice among eight."""
-    machine(cores, idle=0)
+    machine(cores)
     assert call(door, toy).info["threads"] == used
     assert used in Counts.seen
     assert torch.get_num_threads() == 2
-
-
-def test_several_numbers_are_all_said() -> None:
-    assert [threads.numbers(seen) for seen in (set(), {2}, {2, 1})] == [None, 2, [1, 2]]
 
 
 def test_the_number_is_restored_after_an_error(two_threads: None) -> None:
@@ -123,9 +106,6 @@ def test_the_number_is_restored_after_an_error(two_threads: None) -> None:
 
     with pytest.raises(RuntimeError, match="boom"):
         fail()
-    assert torch.get_num_threads() == 2
-
-
-def test_a_gpu_does_not_change_the_number(two_threads: None) -> None:
     with threads.threads_for(Counts(), torch.device("cuda")):
         assert torch.get_num_threads() == 2
+    assert [threads.numbers(seen) for seen in (set(), {2}, {2, 1})] == [None, 2, [1, 2]]

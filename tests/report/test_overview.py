@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import pytest
-import rich.console
 import torch
 from matplotlib.axes import Axes
-from torch import nn
 from torch.utils.data import TensorDataset
 
 import purge
+from purge.data.split import Split
 from purge.metrics.value import Value
 from purge.report.overview import overview
 from tests.nets import blobs, plain_mlp
@@ -81,11 +79,8 @@ def test_an_overview_needs_no_other_model_and_no_number_at_all() -> None:
     nothing = overview({"values": {}, "retrained": {}, "original": {}, "info": {}, "curves": {}})
     assert len(nothing.axes) == 4
     assert not nothing.legends
-
-
-def test_words_in_a_panel_are_no_formula() -> None:
-    report = purge.Report({"mia": Value.missing("costs $x_{1$ and more")}, {}, {})
-    report.plot().draw_without_rendering()
+    formula = purge.Report({"mia": Value.missing("costs $x_{1$ and more")}, {}, {})
+    formula.plot().draw_without_rendering()
 
 
 def test_a_run_is_drawn_with_losses_checks_and_cosines(result: purge.Result) -> None:
@@ -101,34 +96,20 @@ def test_a_run_is_drawn_with_losses_checks_and_cosines(result: purge.Result) -> 
     assert taken.get_ydata().tolist() == frame["displacement_cosine"].dropna().tolist()
 
 
-def test_a_training_is_drawn_with_its_losses(trained: purge.Result) -> None:
+def test_a_training_is_drawn_with_its_losses_and_shards_one_after_the_other(trained: purge.Result) -> None:
     (ax,) = trained.plot().axes
     assert ax.lines[0].get_xdata().tolist() == [1, 2, 3]
     assert ax.lines[0].get_ydata().tolist() == [row["loss"] for row in trained.history]
     assert ax.get_xlabel() == "epoch"
-
-
-def test_shards_are_drawn_one_after_the_other() -> None:
+    bare = purge.Result(trained.model, None, [], "schedule", 0.0, 0)
+    assert bare.plot().axes[0].texts[0].get_text() == "This run has no history."
+    assert bare.history_frame().empty
     sharded = purge.train_sharded(plain_mlp(), (X, Y), shards=2, epochs=2, progress=False)
     (ax,) = sharded.plot().axes
     assert ax.lines[0].get_xdata().tolist() == list(range(1, len(sharded.history) + 1))
 
 
-def test_a_run_without_history_says_so(trained: purge.Result) -> None:
-    bare = purge.Result(trained.model, None, [], "schedule", 0.0, 0)
-    assert bare.plot().axes[0].texts[0].get_text() == "This run has no history."
-    assert bare.history_frame().empty
-
-
 # -- tables ---------------------------------------------------------------------------------------
-
-
-def test_a_table_is_text_where_rich_sees_a_notebook(report, monkeypatch, capsys) -> None:
-    expected = report.table()
-    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
-    assert report.table() == expected
-    assert "fa_train" in expected
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_frame_has_a_row_for_each_value(report: purge.Report) -> None:
@@ -147,9 +128,6 @@ def test_a_frame_has_a_row_for_each_value(report: purge.Report) -> None:
     assert math.isnan(rows.loc["mia", "value"])
     assert rows.loc["mia", "why"] == report["mia"].why
     assert pd.api.types.is_float_dtype(frame["value"])
-
-
-def test_an_empty_report_has_an_empty_frame() -> None:
     assert purge.Report({}, {}, {}).to_frame().empty
 
 
@@ -171,38 +149,7 @@ def test_everything_prints_itself_in_one_short_line(report, result, trained, par
     assert f"ra {100 * report['ra'].value:.1f} %" in repr(report)
     assert repr(owned[0]) == f"Samples(30 of 1 id, each ({X.shape[1]},) of float32)"
     assert "of 1 id" in repr(dataset[0])
-
-
-def test_a_value_prints_what_it_has() -> None:
     assert repr(Value(0.51234567, 0.4, 0.6, 36)) == "Value(0.5123, low=0.4, high=0.6, n=36)"
-    assert repr(Value(3.0)) == "Value(3)"
     assert repr(Value.missing("no test data")) == "Value(None, why='no test data')"
-
-
-def test_a_method_prints_the_settings_that_were_changed() -> None:
-    @dataclass(frozen=True)
-    class Own(purge.Method):
-        lr: float = 0.1
-        epochs: int = 3
-        stop: purge.Stopping = purge.Stopping()
-
-        def run(self, model: nn.Module, split: Any, run: Any) -> None: ...
-
-    assert repr(Own()) == "Own()"
-    assert repr(Own(lr=0.5, stop=purge.Stopping(early=False))) == "Own(lr=0.5, stop=Stopping(early=False))"
-
-
-def test_a_split_prints_its_sizes() -> None:
-    @dataclass(frozen=True)
-    class Look(purge.Method):
-        stop: purge.Stopping = purge.Stopping()
-
-        def run(self, model: nn.Module, split: Any, run: Any) -> None:
-            seen.append(repr(split))
-            for _ in run.batches(split.retain, epochs=1, batch_size=60):
-                run.log(retain_loss=torch.zeros(()))
-
-    seen: list[str] = []
-    purge.unlearn(plain_mlp(), *purge.split((X, Y), classes=[1]), method=Look(), check=False, progress=False)
-    gone = int((Y == 1).sum())
-    assert seen == [f"Split(forget {gone}, retain {len(Y) - gone}, test none, classes [1] of 3 go)"]
+    split = Split(owned[0], owned[1], None, 3, frozenset({1}))
+    assert repr(split) == "Split(forget 30, retain 60, test none, classes [1] of 3 go)"

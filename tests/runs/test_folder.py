@@ -14,7 +14,7 @@ from purge.core.errors import FileError, PurgeError
 from purge.core.plugins import trusted
 from purge.data.load import load
 from purge.models.checkpoint import save_weights
-from purge.runs.folder import RunFile, choose_model, facts_of, read_facts, read_model
+from purge.runs.folder import RunFile, choose_model, read_facts, read_model
 
 
 def run_with(folder: Path, **facts: Any) -> Path:
@@ -27,13 +27,6 @@ def test_known_keys_have_types_and_all_others_are_kept(tmp_path: Path) -> None:
     assert (facts.model, facts.seconds, facts.size) == ("small-resnet", 3.0, None)
     assert dict(facts) == {"model": "small-resnet", "seconds": 3, "size": None, "digest": "abc"}
     assert facts.request == facts.gone == {}
-
-
-def test_nothing_is_known_about_a_file_of_weights(tmp_path: Path) -> None:
-    (tmp_path / "a.pt").touch()
-    assert not facts_of(tmp_path / "a.pt")
-    with pytest.raises(FileError, match="nothing there"):
-        facts_of(tmp_path / "b.pt")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import purge
-from purge.core.files import read_json, write_json
+from purge.core.files import write_json
 from purge.models.checkpoint import digest
 from purge.report import page as html
 from purge.report.record import NOT, record_of, rows_in_words
@@ -54,39 +54,20 @@ def test_a_record_of_nothing_claims_nothing():
     ("run", "words"),
     [
         ({"request": {"forget_classes": [1]}, "names": ["cat", "dog"]}, "class 1 (dog)"),
-        ({"request": {"forget_ids": [4, 5]}}, "2 samples by number"),
-        (
-            {"request": {"forget_ids": [4, 5]}, "gone": {"forget_classes": [0]}},
-            "class 0 and 2 samples by number",
-        ),
+        ({"request": {"forget_ids": [4, 5]}, "gone": {"forget_classes": [0]}},
+         "class 0 and 2 samples by number"),
         ({"request": {}, "forget_rows": [4, 5], "forget_samples": 2}, "2 samples by number"),
-        (
-            {"request": {}, "forget_rows": None, "forget_samples": 37},
-            f"37 samples, given as data; their row numbers were {NOT}",
-        ),
+        ({"request": {}, "forget_rows": None, "forget_samples": 37},
+         f"37 samples, given as data; their row numbers were {NOT}"),
         ({"forget_classes": [1], "forget_rows": [8]}, "class 1 and 1 sample by number"),
         ({"method": "Recipe", "request": {}}, NOT),  # a training, of which nobody asked for anything
     ],
-)
+)  # fmt: skip
 def test_what_was_asked_in_words(run, words):
     assert record_of(run, {})["Request"] == words
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([5], "5 (rows)"),
-        ([0, 1, 2, 4, 6, 7], "0–2, 4, 6–7 (rows)"),
-    ],
-)
-def test_row_numbers_as_people_write_them(rows, words):
-    assert rows_in_words(rows, "rows") == words
-    many = rows_in_words(range(0, 1000, 2), "rows")
-    assert many.startswith("0, 2, 4, ")
-    assert many.endswith("118 … (all in run.json) (rows)")
-
-
-def test_row_numbers_say_what_they_count():
+def test_row_numbers_as_people_write_them_and_what_they_count():
     def told(**run) -> str:
         return record_of(run, {})["Rows to forget"]
 
@@ -95,6 +76,10 @@ def test_row_numbers_say_what_they_count():
     assert told(request={"forget_classes": [1]}, forget_rows=[]) == "all rows of these classes"
     shell = {"forget_rows": [9], "rows_of": None}  # the images have ids of their own
     assert told(request={"forget_ids": [4]}, **shell) == "4 (positions in the training data, counted from 0)"
+    assert rows_in_words([0, 1, 2, 4, 6, 7], "rows") == "0–2, 4, 6–7 (rows)"
+    many = rows_in_words(range(0, 1000, 2), "rows")
+    assert many.startswith("0, 2, 4, ")
+    assert many.endswith("118 … (all in run.json) (rows)")
 
 
 def test_a_record_says_whether_the_audit_looked_at_what_the_run_wrote():
@@ -109,16 +94,6 @@ def test_a_record_says_whether_the_audit_looked_at_what_the_run_wrote():
     ]  # fmt: skip
     chain = record_of({**run, "gone": {"forget_classes": [1]}}, {**other, "forget_samples": 9})
     assert chain["Audited samples"] == "9, with those of earlier requests; digest g"
-
-
-def test_a_file_that_has_no_time_gets_none(toy, tmp_path):
-    """The time of the file itself is that of its last copy."""
-    model, *sets = toy
-    purge.unlearn(model, *sets[:2], steps=2, progress=False, out=tmp_path / "run")
-    purge.audit(model, *sets, metrics="ra", progress=False).to_json(tmp_path / "run" / "audit.json")
-    facts = read_json(tmp_path / "run" / "run.json")
-    write_json(tmp_path / "run" / "run.json", {k: v for k, v in facts.items() if k != "finished"})
-    assert record(tmp_path / "run", audited(tmp_path / "run"))["Run finished"] == NOT
 
 
 # -- a run made in Python -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from purge.bench.schema import Goal
 from purge.ledger.policy import Policy, Spent
 from purge.metrics.value import Value
 from purge.report import words
-from purge.report.labels import words_of
+from purge.report.tables import words_of
 from purge.verdict import missed_by, rules
 from purge.verdict.judge import verdict_of
 from purge.verdict.rules import Rule

@@ -64,9 +64,7 @@ def own_folder(folder: Path, name: str) -> Path:
     """A folder in another one, made if it is missing; a link, which leads elsewhere, is refused."""
     path = below(folder, name)
     if path.is_symlink():
-        raise FileError(
-            f"a folder at {path}", "a link to another place", "remove it, or choose another folder"
-        )
+        raise FileError(f"a folder at {path}", "a link to another place", "remove it")
     path.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -161,6 +159,8 @@ def _text_of(path: Path) -> str:
         raise FileError(f"a file at {path}", "nothing there", "check the path")
     try:
         return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FileError(f"text in {path}", "bytes that are not UTF-8", "write the file again") from None
     except OSError as error:
         got = error.strerror or str(error)
         raise FileError(f"a file that can be read, {path}", got, "check its permissions") from None
@@ -168,16 +168,15 @@ def _text_of(path: Path) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or say what is wrong with the file."""
+    text = _text_of(path)
     try:
-        content = json.loads(_text_of(path))
-        level: list[Any] = [content] if isinstance(content, dict) else []
-        for _ in range(DEEPEST):
-            inner = (v for part in level for v in (part.values() if isinstance(part, dict) else part))
-            level = [v for v in inner if isinstance(v, (dict, list))]
-    except FileError:
-        raise
-    except (ValueError, RecursionError):  # not text, not JSON, or a number with too many digits
-        content, level = None, []
+        content = json.loads(text)
+    except (ValueError, RecursionError):  # not JSON, or a number with too many digits
+        content = None
+    level: list[Any] = [content] if isinstance(content, dict) else []
+    for _ in range(DEEPEST):
+        inner = (v for part in level for v in (part.values() if isinstance(part, dict) else part))
+        level = [v for v in inner if isinstance(v, (dict, list))]
     if level or not isinstance(content, dict):
         what = f"a JSON object of at most {DEEPEST} levels in {path}"
         raise FileError(what, "something else", "write the file again")
@@ -205,20 +204,20 @@ Loader.add_implicit_resolver(
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file, or say what is wrong with the file."""
+    text, nodes = _text_of(path), 0
     try:
-        loader = Loader(_text_of(path))
+        loader = Loader(text)
         node = loader.get_single_node()
-        if node is not None and _nodes(node, {}) > MOST_NODES:
-            raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")
-        content = None if node is None else loader.construct_document(node)
-    except FileError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: not UTF-8, an impossible date
+        nodes = 0 if node is None else _nodes(node, {})
+        content = loader.construct_document(node) if 0 < nodes <= MOST_NODES else None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: an impossible date
         mark = getattr(error, "problem_mark", None)
         got = getattr(error, "problem", None) or str(error)
         got = "lists or keys nested too deeply" if isinstance(error, RecursionError) else got
         line = "" if mark is None else f" in line {mark.line + 1}"
         raise FileError(f"YAML in {path}", f"{got}{line}", "correct the file") from None
+    if nodes > MOST_NODES:
+        raise FileError(f"at most {MOST_NODES} values in {path}", "more, by aliases", "write them out")
     if not isinstance(content, dict):
         raise FileError(f"keys and values in {path}", type(content).__name__, "see configs/smoke.yaml")
     return content

@@ -43,9 +43,8 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
 
     An unknown key is answered with the nearest known one.
     """
-    fields = dataclasses.fields(config)  # type: ignore[arg-type]
     hints = hints_of(type(config))
-    now = {f.name: getattr(config, f.name) for f in fields}
+    now = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     nested = [name for name in now if any(map(dataclasses.is_dataclass, options(hints[name])))]
     for key, value in values.items():
         if key in nested:  # whole, or a dict of some of its settings
@@ -55,29 +54,16 @@ def replace(config: T, values: Mapping[str, Any]) -> T:
                 now[key] = fit(value, hints[key], key)
         elif key in now:
             now[key] = value
-    for owner, own in _by_owner(config, {key: values[key] for key in values if key not in now}, now).items():
-        now[owner] = replace(now[owner], own)
+    inner = [name for name in reversed(nested) if dataclasses.is_dataclass(now[name])]
+    owners = {f.name: name for name in inner for f, _ in flat_fields(now[name])}  # may be given flat
+    flat: dict[str, dict[str, Any]] = {}
+    for key in [key for key in values if key not in now]:
+        if key not in owners:
+            fix = did_you_mean(key, [*now, *owners])
+            raise MethodError(f"a setting of {type(config).__name__}", repr(key), fix)
+        flat.setdefault(owners[key], {})[key] = values[key]
+    now |= {name: replace(now[name], own) for name, own in flat.items()}
     return dataclasses.replace(config, **now)  # type: ignore[type-var]
-
-
-def _by_owner(config: Any, values: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings that were given flat, by the field whose dataclass has them."""
-    inner: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        owner = next((name for name, own in now.items() if key in _names(own)), None)
-        if owner is None:
-            known = [*now, *(name for own in now.values() for name in _names(own))]
-            raise MethodError(f"a setting of {type(config).__name__}", repr(key), did_you_mean(key, known))
-        inner.setdefault(owner, {})[key] = value
-    return inner
-
-
-def _names(config: Any) -> set[str]:
-    """The keys of a nested dataclass."""
-    if not dataclasses.is_dataclass(config):
-        return set()
-    fields = [*dataclasses.fields(config), *(f for f, _ in flat_fields(config))]
-    return {f.name for f in fields}
 
 
 def flat_fields(config: Any) -> list[tuple[Field, Any]]:

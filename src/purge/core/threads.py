@@ -1,4 +1,4 @@
-"""How many threads torch uses on the CPU: fewer if the work is small or others use the machine.
+"""How many threads torch uses on the CPU: one if the work is small, never more than a container may use.
 
 All threads of an operation wait for the slowest. A small network has thousands of short operations a second,
 so one thread that waits for its core makes them all many times slower than a single thread would be.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 SMALL = 10**8  # parameters × samples of a batch; up to here one thread is as fast as several
-PROBE_SECONDS = 0.05  # how long to watch the machine
 
 
 @contextmanager
@@ -60,28 +58,7 @@ def choose_threads(work: int, current: int) -> int:
     cores = _cores()
     if fixed or current == 1 or current not in (len(cores), _physical(cores)):
         return current  # torch starts with the number of cores: another one is somebody's choice
-    if work <= SMALL:
-        return 1
-    # Large operations outlast the turns that processes take, so half of a busy machine is still of use.
-    free = max(round(idle_cores(cores)), len(cores) // 2)
-    return max(1, min(current, free, _quota()))
-
-
-def idle_cores(cores: set[int]) -> float:
-    """How many of these cores nobody uses at the moment; all of them where the system does not say."""
-    names = {f"cpu{core}" for core in cores}
-
-    def idle_ticks() -> int:
-        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-        return sum(int(words[4]) + int(words[5]) for words in lines if words[0] in names)  # idle, or for I/O
-
-    try:
-        before = idle_ticks()
-        time.sleep(PROBE_SECONDS)
-        ticks = os.sysconf("SC_CLK_TCK") * PROBE_SECONDS
-        return min(len(cores), (idle_ticks() - before) / ticks)
-    except (OSError, ValueError, AttributeError):
-        return len(cores)
+    return 1 if work <= SMALL else min(current, _quota())
 
 
 def _cores() -> set[int]:

@@ -28,12 +28,10 @@ __all__ = [
     "listing", "plain_table", "script_digest", "shown", "theme",
 ]  # fmt: skip
 
-__getattr__ = imported_on_use(
-    __name__,
-    {
-        "WIDTH": "report.tables", "as_text": "report.tables", "audit_table": "report.tables",
-        "broken_words": "report.sentences", "class_words": "report.tables", "fitted": "report.tables",
-        "flop_words": "report.tables", "html_page": "report.page:page", "listing": "report.tables",
-        "plain_table": "report.tables", "script_digest": "report.page", "shown": "report.tables",
-    },
-)  # fmt: skip
+_HOMES = {
+    **dict.fromkeys(__all__, "report.tables"), "broken_words": "report.sentences",
+    "html_page": "report.page:page", "script_digest": "report.page",
+}  # fmt: skip
+_HOMES.pop("theme")  # a module of its own
+
+__getattr__ = imported_on_use(__name__, _HOMES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,20 +10,8 @@ from purge.core.errors import FileError
 from purge.core.schema import build
 
 
-class Columns:
-    """Lists of one length."""
-
-    def __post_init__(self) -> None:
-        """Refuse lists that do not go together."""
-        columns = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
-        lengths = {name: len(column) for name, column in columns.items() if isinstance(column, list)}
-        if len(set(lengths.values())) > 1:
-            got = ", ".join(f"{n} of {name}" for name, n in lengths.items())
-            raise FileError("curves with as many numbers on each axis", got, "audit again")
-
-
 @dataclass(frozen=True)
-class Roc(Columns):
+class Roc:
     """Samples found at each share of false alarms."""
 
     fpr: list[float]
@@ -32,7 +19,7 @@ class Roc(Columns):
 
 
 @dataclass(frozen=True)
-class Relearning(Columns):
+class Relearning:
     """Accuracy on what was forgotten while a model is trained further."""
 
     step: list[float]
@@ -41,7 +28,7 @@ class Relearning(Columns):
 
 
 @dataclass(frozen=True)
-class View(Columns):
+class View:
     """Hidden features in two dimensions."""
 
     x: list[float]
@@ -62,5 +49,10 @@ class Curves:
 
 def check_curves(curves: Mapping[str, Any], where: str) -> None:
     """Refuse curves that cannot be drawn; ``where`` names their file."""
-    for model, own in curves.items():
-        build(Curves, own, f"curves of {model} of {where}", ignore_unknown=True)
+    for model, content in curves.items():
+        own = build(Curves, content, f"curves of {model} of {where}", ignore_unknown=True)
+        for curve in (*own.roc.values(), *own.relearn.values(), *([own.features] if own.features else [])):
+            lengths = {name: len(axis) for name, axis in vars(curve).items() if isinstance(axis, list)}
+            if len(set(lengths.values())) > 1:
+                got = ", ".join(f"{n} of {name}" for name, n in lengths.items())
+                raise FileError("curves with as many numbers on each axis", got, "audit again")

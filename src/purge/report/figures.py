@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,17 +14,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from purge.core.errors import MetricError, did_you_mean
 from purge.report import theme
-from purge.report.dots import draw_dot, draw_rows, rows_there
-from purge.report.labels import curves, rows_of
+from purge.report.overview import UNTREATED, draw_dot, draw_rows, rows_there
 from purge.report.run_figures import percent, steps, trajectory
+from purge.report.tables import curves, rows_of
 from purge.report.theme import MODELS, SeriesStyle, empty_axes, legend_below, plain, save
 from purge.verdict.numbers import Numbers, Report, scaled
 
 MOST_CLASSES = 20  # more bars than this cannot be read
 MARKERS, LINES = "os^DvXP*<>hdp", ("-", "--", "-.", ":")
 RASTER = 2000  # with more points than this a scatter is embedded as an image, to keep the page small
-
-UNTREATED = "fa_test"  # stands beside what treatments of the weights make of it
 UNKNOWN = SeriesStyle("", theme.GREY, "", "-", "")  # of a curve that no metric of the report says it leaves
 
 
@@ -48,7 +46,11 @@ def roc(report: Report) -> Figure | None:
     panels = {m: attacks for m in ("audited", "retrained") if (attacks := Numbers(report).curve(m, "roc"))}
     if "audited" not in panels:
         return None
-    lowest, look_of = _lowest_rate(report, panels), looks(report)
+    attack = Numbers(report).get("mia_loss")  # axes begin at or below one false alarm among unseen samples
+    unseen = (attack.n or 0) - (report["info"].get("forget_samples") or 0) if attack else 0
+    rates = [v for attacks in panels.values() for curve in attacks.values() for v in curve["fpr"] if v > 0]
+    least = 1 / unseen if unseen > 0 else min(rates, default=1e-3)
+    lowest, look_of = min(1e-1, float(10 ** math.floor(math.log10(least)))), looks(report)
     fig, axes = _side_by_side([MODELS[m].words for m in panels], height=3.4, sharey=True)
     for ax, attacks in zip(axes, panels.values(), strict=True):
         for signal, curve in attacks.items():
@@ -68,15 +70,6 @@ def roc(report: Report) -> Figure | None:
     axes[0].set_ylabel("forgotten samples found (%)")
     legend_below(fig, axes[0])
     return fig
-
-
-def _lowest_rate(report: Report, panels: Mapping[str, Any]) -> float:
-    """Where log axes begin: the power of ten at or below one false alarm among the unseen samples."""
-    attack = Numbers(report).get("mia_loss")
-    unseen = (attack.n or 0) - (report["info"].get("forget_samples") or 0) if attack else 0
-    rates = [v for attacks in panels.values() for curve in attacks.values() for v in curve["fpr"] if v > 0]
-    least = 1 / unseen if unseen > 0 else min(rates, default=1e-3)
-    return min(1e-1, float(10 ** math.floor(math.log10(least))))
 
 
 def membership(report: Report) -> Figure | None:
@@ -141,10 +134,12 @@ def relearn(report: Report) -> Figure | None:
     return fig
 
 
-def _side_by_side(titles: Sequence[str], *, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def _side_by_side(
+    titles: Sequence[str], *, height: float, above: float = 0.0, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """Panels with a title each, two in a row."""
-    rows = math.ceil(len(titles) / 2)
-    fig, axes = empty_axes(rows, min(2, len(titles)), height=height * rows, width=theme.NARROW, sharey=sharey)
+    rows, columns = math.ceil(len(titles) / 2), min(2, len(titles))
+    fig, axes = empty_axes(rows, columns, height=height * rows + above, width=theme.NARROW, sharey=sharey)
     for spare in axes[len(titles) :]:
         spare.remove()
     axes = axes[: len(titles)]
@@ -322,12 +317,9 @@ def comparison(reports: Mapping[str, Report]) -> Figure:
     there = {name: v.unit for name in rows for of in runs if (v := of.get(name))}
     if not there:
         raise MetricError("one of the main values in these reports", "none", "audit with metrics='standard'")
-    lines = math.ceil(len(there) / 2)
-    height = (1.2 + 0.34 * len(reports)) * lines + 0.3
-    fig, axes = empty_axes(lines, min(2, len(there)), height=height, width=theme.NARROW, sharey=True)
-    for spare in axes[len(there) :]:
-        spare.remove()
-    for ax, (name, unit) in zip(axes, there.items(), strict=False):
+    height = 1.2 + 0.34 * len(reports)
+    fig, axes = _side_by_side([""] * len(there), height=height, above=0.3, sharey=True)
+    for ax, (name, unit) in zip(axes, there.items(), strict=True):
         for i, of in enumerate(runs):
             draw_dot(ax, of.get(name), "audited", 0.12 - i)
             draw_dot(ax, of.get(name, "retrained"), "retrained", -0.12 - i)

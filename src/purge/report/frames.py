@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from purge.core.errors import FileError
 from purge.core.plugins import from_extra
-from purge.report.labels import main_values
-from purge.report.tables import in_order, section_of, shown
+from purge.report.tables import in_order, main_values, section_of, shown
 from purge.verdict.numbers import Report, unit_of
 
 if TYPE_CHECKING:
@@ -44,14 +43,8 @@ def in_one_line(report: Report) -> str:
     """How much was forgotten, how many values there are, and the main ones."""
     values, forgotten = report["values"], report["info"].get("forget_samples")
     beside = [part for part in ("retrained", "original") if report[part]]
-    first = {name: values[name]["value"] for name in main_values(report) if name in values}
-    parts = [
-        "" if forgotten is None else f"{forgotten} samples forgotten",
-        f"{len(values)} values" + (f" beside {' and '.join(beside)}" if beside else ""),
-        *(
-            f"{name} {shown(v, unit_of(report, name))}"
-            for name, v in [*first.items()][:MOST]
-            if v is not None
-        ),
-    ]
-    return f"Report({', '.join(filter(None, parts))})"
+    main = [name for name in main_values(report) if name in values and values[name]["value"] is not None]
+    parts = [] if forgotten is None else [f"{forgotten} samples forgotten"]
+    parts.append(f"{len(values)} values" + (f" beside {' and '.join(beside)}" if beside else ""))
+    parts += [f"{name} {shown(values[name]['value'], unit_of(report, name))}" for name in main[:MOST]]
+    return f"Report({', '.join(parts)})"

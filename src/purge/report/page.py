@@ -22,10 +22,9 @@ from purge.core.errors import MetricError
 from purge.report import tables
 from purge.report.figures import PLOTS, comparison
 from purge.report.glossary import glosses
-from purge.report.labels import main_values
 from purge.report.record import NOT
 from purge.report.sentences import Sentence, quotable, sentence_of
-from purge.report.tables import class_words
+from purge.report.tables import class_words, main_values
 from purge.report.theme import as_inline_svg
 from purge.report.words import LEVELS, SIGNS
 from purge.verdict.findings import Verdict
@@ -142,11 +141,11 @@ def _request(info: Mapping[str, Any]) -> str:
 def _done(report: Report) -> str:
     """What was done, from the record of the run."""
     run = report["info"].get("run") or {}
-    if not run:
+    if run.get("steps") is None or run.get("seconds") is None:
         return "The report does not say how the model was made."
     name = run.get("preset") or run.get("method") or "?"
     if "preset" not in run:
-        return f"The model was trained ({name}), not unlearned, in {run.get('seconds') or 0:.1f} seconds."
+        return f"The model was trained ({name}), not unlearned, in {run['seconds']:.1f} seconds."
     how = STOPPED.get(run.get("stopped_by") or "", f"it was stopped by {run.get('stopped_by')}")
     took = f" For this request it took {run['took']}." if run.get("took") else ""
     checks = Numbers(report).curve("audited", "history").get("check_forget_accuracy") or []
@@ -154,8 +153,8 @@ def _done(report: Report) -> str:
         now, target = (tables.shown(v, "share") for v in (reached[-1], run["forget_target"]))
         took += f" Its accuracy on the forget set was then {now}; the target was at most {target}."
     return (
-        f"The method “{name}” changed the model's weights in {run.get('steps'):,} steps and "
-        f"{run.get('seconds') or 0:.1f} seconds; {how}.{took}"
+        f"The method “{name}” changed the model's weights in {run['steps']:,} steps and "
+        f"{run['seconds']:.1f} seconds; {how}.{took}"
     )
 
 
@@ -187,7 +186,7 @@ def _groups(verdict: Verdict, report: Report) -> list[dict[str, Any]]:
     for finding in verdict.findings:
         name = "limit" if finding.topic is Topic.LIMITS else finding.level
         rows[name].append(sentence_of(finding, report))
-    order, known, groups = ["failed", *GROUPS] if rows["failed"] else list(GROUPS), set[str](), []
+    order, known, groups = ["failed", *GROUPS] if rows["failed"] else GROUPS, set[str](), []
     for name in dict.fromkeys(order):
         listed = []
         for f in rows[name]:
@@ -320,14 +319,9 @@ def report_table(report: Report) -> str:
 
 def run_table(run: Mapping[str, Any], history: Mapping[str, Sequence[Any]]) -> str:
     """What unlearning or training returned, as a small table for a notebook."""
-    rows = {
-        "method": run.get("preset") or run["method"],
-        "stopped by": run["stopped_by"],
-        "steps": f"{run['steps']:,}",
-        "seconds": f"{run['seconds']:.1f}",
-    }
-    if run.get("took"):
-        rows["took"] = run["took"]
+    rows = {"method": run.get("preset") or run["method"], "stopped by": run["stopped_by"]}
+    rows |= {"steps": f"{run['steps']:,}", "seconds": f"{run['seconds']:.1f}"}
+    rows |= {"took": run["took"]} if run.get("took") else {}
     checks = {
         "forget accuracy": ("check_forget_accuracy", "forget_target", "{:.1%}"),
         "retain loss": ("check_retain_loss", "retain_budget", "{:.4f}"),

@@ -29,6 +29,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
     ``files``: rows about files, which only the one who reads a run folder can fill.
     """
     known = {key: value for key, value in run.items() if value}
+    seconds, steps = run.get("seconds"), run.get("steps")
     request, files, forgotten = known.get("deletion_request", {}), files or {}, what_was_asked(run)
     return {
         "Request": in_words(forgotten, run, info),
@@ -58,7 +59,7 @@ def record_of(run: Facts, info: Facts, files: Facts | None = None) -> dict[str, 
         **({"Exact deletion": exact_words(run) or NO_CLAIM} if run.get("exact") else {}),
         "Digest of the settings": digest_of(run["settings"]) if run.get("settings") else NOT,
         "Seeds": f"unlearning {run.get('seed', NOT)}, audit {info.get('seed', NOT)}",
-        "Time taken": f"{run['seconds']:.1f} s in {run['steps']} steps" if "steps" in run else NOT,
+        "Time taken": NOT if None in (seconds, steps) else f"{seconds:.1f} s in {steps} steps",
         "Run finished": _time(run.get("finished"), "finished in run.json"),
         "Audited": _time(info.get("finished"), "finished in audit.json"),
         "Digest of audit.json": files.get("audit_digest", NOT),
@@ -106,8 +107,7 @@ def _rows(forgotten: Mapping[str, Sequence[Any]], run: Facts) -> str:
     elif run.get("rows_of"):
         what = f"rows of {run['rows_of']:,}, counted from 0"
     numbers = rows_in_words(single, what) if single else ""
-    more = " … (all in run.json)" if len(whose) > MOST_ROWS else ""
-    people = f"all rows of the ids {', '.join(whose[:MOST_ROWS])}{more}" if whose else ""
+    people = f"all rows of the ids {ids_in_words(whose)}" if whose else ""
     return " and ".join(filter(None, (classes, numbers, people))) or NOT
 
 

@@ -22,6 +22,7 @@ LOSSES = {
     "forget_loss": ("forgotten batch", theme.BLUE, "--"),
     "check_retain_loss": ("retain set, at checks", theme.INK, ":"),
 }
+Curve = tuple[list[float], list[float]]  # steps, and what was measured at them
 COSINES = {
     "displacement_cosine": ("step taken, with descent on the retain loss", theme.BLUE, "-"),
     "cosine": ("forget with retain gradient", theme.ORANGE, "--"),
@@ -34,25 +35,20 @@ def trajectory(report: Report) -> Figure | None:
     It stops at the target, or when the loss exceeds the budget.
     """
     history, run = Numbers(report).curve("audited", "history"), report["info"].get("run") or {}
-    at, accuracy = _measured(history, "check_forget_accuracy")
-    loss_at, loss = _measured(history, "check_retain_loss")
-    if not at:
+    checks, budget = _measured(history, "check_forget_accuracy"), run.get("retain_budget")
+    at, loss = _measured(history, "check_retain_loss")
+    if not checks[0]:
         return None
     fig, top, bottom = _two_rows()
-    top.plot(at, percent(accuracy), color=theme.BLUE, marker="o", markersize=4, label="forget accuracy")
-    top.set_ylabel("accuracy on the\nforget set (%)")
-    if loss_at:
-        bottom.plot(loss_at, loss, color=theme.ORANGE, marker="s", markersize=4, label="retain loss")
+    _forget_accuracy(top, checks, run.get("forget_target"))
+    if at:
+        bottom.plot(at, loss, color=theme.ORANGE, marker="s", markersize=4, label="retain loss")
     bottom.set_ylabel("loss on the\nretain set")
-    target, budget = run.get("forget_target"), run.get("retain_budget")
-    for ax, limit, words in ((top, target and scaled(target, "share"), "target"), (bottom, budget, "budget")):
-        if limit is not None:
-            ax.axhline(limit, color=theme.VERMILION, linestyle="--", linewidth=1.2, label=words)
-        _legend(ax)
+    if budget is not None:
+        bottom.axhline(budget, color=theme.VERMILION, linestyle="--", linewidth=1.2, label="budget")
+    _legend(bottom)
     if min(loss, default=0) > 0 and (budget or 0) > 5 * max(loss):
-        bottom.set_yscale("log")  # on a linear scale the budget would flatten the curve
-        bottom.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        bottom.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        _log_scale(bottom)  # on a linear scale the budget would flatten the curve
     else:
         bottom.set_ylim(bottom=0)
     return fig
@@ -75,8 +71,7 @@ def steps(report: Report) -> Figure | None:
     for name, curve in curves.items():
         words, colour, line = COSINES[name]
         bottom.plot(*curve, color=colour, linestyle=line, linewidth=1.2, label=words)
-    bottom.axhline(0, color=theme.INK, linewidth=0.8)
-    bottom.set(ylabel="cosine", ylim=(-1.05, 1.05))
+    _cosine_axis(bottom)
     _legend(bottom)
     return fig
 
@@ -92,24 +87,36 @@ def whole_run(report: Report) -> Figure:
         for looks in (LOSSES, COSINES)
     )
     checks = _measured(history, "check_forget_accuracy")
-    panels = bool(losses) + bool(checks[0]) + bool(cosines)
-    fig, axes = theme.empty_axes(max(1, panels), 1, height=0.8 + 1.8 * max(1, panels), width=9.2, sharex=True)
+    kinds = {"loss": losses, "checks": checks[0], "cosine": cosines}
+    panels = [kind for kind, curves in kinds.items() if curves]
+    rows = max(1, len(panels))
+    fig, axes = theme.empty_axes(rows, 1, height=0.8 + 1.8 * rows, width=9.2, sharex=True)
     if not panels:
         axes[0].text(0.5, 0.5, "This run has no history.", ha="center", va="center", color=theme.INK)
         axes[0].set_axis_off()
         return fig
-    left = iter(axes)
-    for curves, label in ((losses, "loss"), (None, ""), (cosines, "cosine")):
-        if curves is None and checks[0]:
-            _forget_accuracy(next(left), checks, run.get("forget_target"))
-        elif curves:
-            _curves(next(left), curves, label)
+    for ax, kind in zip(axes, panels, strict=True):
+        if kind == "checks":
+            _forget_accuracy(ax, checks, run.get("forget_target"), beside=True)
+            continue
+        for (words, colour, line), (at, values) in (losses if kind == "loss" else cosines).items():
+            dots = "o" if len(at) <= MOST_MARKED else ""
+            words = textwrap.fill(words, 22)
+            ax.plot(at, values, color=colour, linestyle=line, marker=dots, markersize=3.5, label=words)
+        _legend(ax, beside=True)
+        if kind == "cosine":
+            _cosine_axis(ax)
+            continue
+        ax.set_ylabel("loss")
+        every = [v for _, values in losses.values() for v in values]
+        if min(every) > 0 and max(every) > 100 * min(every):
+            _log_scale(ax)  # on a linear scale the large one would flatten the others
     axes[-1].set_xlabel("step" if "step" in history else "epoch")
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return fig
 
 
-def _forget_accuracy(ax: Axes, checks: tuple[list[float], list[float]], target: float | None) -> None:
+def _forget_accuracy(ax: Axes, checks: Curve, target: float | None, *, beside: bool = False) -> None:
     """The accuracy on the forget set at every check, and the target."""
     at, accuracy = checks
     ax.plot(at, percent(accuracy), color=theme.BLUE, marker="o", markersize=4, label="forget accuracy")
@@ -117,26 +124,19 @@ def _forget_accuracy(ax: Axes, checks: tuple[list[float], list[float]], target: 
         line = scaled(target, "share")
         ax.axhline(line, color=theme.VERMILION, linestyle="--", linewidth=1.2, label="target")
     ax.set(ylabel="accuracy on the\nforget set (%)", ylim=(-3, 103))
-    _legend(ax, beside=True)
+    _legend(ax, beside=beside)
 
 
-def _curves(
-    ax: Axes, curves: Mapping[tuple[str, str, str], tuple[list[float], list[float]]], label: str
-) -> None:
-    """Several quantities of the same kind over the steps."""
-    for (words, colour, line), (at, values) in curves.items():
-        dots = "o" if len(at) <= MOST_MARKED else ""
-        words = textwrap.fill(words, 22)
-        ax.plot(at, values, color=colour, linestyle=line, marker=dots, markersize=3.5, label=words)
-    ax.set_ylabel(label)
-    every = [v for _, values in curves.values() for v in values]
-    if label == "loss" and min(every) > 0 and max(every) > 100 * min(every):
-        ax.set_yscale("log")  # on a linear scale the large one would flatten the others
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    if label == "cosine":
-        ax.axhline(0, color=theme.INK, linewidth=0.8)
-        ax.set_ylim(-1.05, 1.05)
-    _legend(ax, beside=True)
+def _cosine_axis(ax: Axes) -> None:
+    ax.axhline(0, color=theme.INK, linewidth=0.8)
+    ax.set(ylabel="cosine", ylim=(-1.05, 1.05))
+
+
+def _log_scale(ax: Axes) -> None:
+    """A logarithmic scale with plain numbers."""
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    ax.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
 
 
 def running_share(hits: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -165,20 +165,14 @@ def _legend(ax: Axes, *, beside: bool = False) -> None:
         ax.legend(frameon=False, fontsize=9, labelcolor=theme.INK, **place)
 
 
-def _measured(history: Mapping[str, Sequence[Any]], name: str) -> tuple[list[float], list[float]]:
+def _measured(history: Mapping[str, Sequence[Any]], name: str) -> Curve:
     """The steps at which something was measured, and the values."""
-    column = history.get(name) or []
-    at = _numbers_of(history, len(column)) if column else ()
-    pairs = [(step, float(v)) for step, v in zip(at, column, strict=True) if v is not None]
+    column, epochs = history.get(name) or [], history.get("epoch") or []
+    at: Sequence[int] = history.get("step") or range(len(column))
+    if "step" not in history and epochs:  # shards that were trained one by one count through
+        at = epochs if list(epochs) == sorted(set(epochs)) else range(1, len(epochs) + 1)
+    pairs = [(step, float(v)) for step, v in zip(at, column, strict=False) if v is not None]
     return [step for step, _ in pairs], [v for _, v in pairs]
-
-
-def _numbers_of(history: Mapping[str, Sequence[Any]], rows: int) -> Sequence[int]:
-    """The number of each row: its step or epoch; shards that were trained one by one count through."""
-    if "step" in history or "epoch" not in history:
-        return history.get("step") or range(rows)
-    epochs = history["epoch"]
-    return epochs if list(epochs) == sorted(set(epochs)) else range(1, rows + 1)
 
 
 def percent(shares: Sequence[float]) -> list[float]:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from purge.report.labels import in_a_sentence
-from purge.report.tables import class_words, copies_words, shown
+from purge.report.tables import class_words, copies_words, in_a_sentence, shown
 from purge.report.words import HEADLINES, HELP, LEVELS, PARTS, SIGNS, TEXTS, TITLES
 from purge.verdict import rules
 from purge.verdict.compare import Broken

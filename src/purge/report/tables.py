@@ -1,4 +1,4 @@
-"""Tables for people, and how a value is written. Everything is read from plain dicts."""
+"""Tables for people, how a value is written and what it is called. Everything is read from plain dicts."""
 
 from __future__ import annotations
 
@@ -137,6 +137,45 @@ def class_words(classes: Sequence[int], names: Sequence[str]) -> str:
     return ", ".join(f"class {c}" if word == str(c) else f"class {c} ({word})" for c, word in called.items())
 
 
+# -- what numbers are called, as their metrics say ------------------------------------------------
+
+
+def words_of(report: Report, name: str) -> Mapping[str, Any]:
+    """What the metric of a value says about it to people; empty if it says nothing."""
+    words: Mapping[str, Any] = described(report, name).get("words") or {}
+    return words.get(name.partition(".")[2]) or {}
+
+
+def in_a_sentence(report: Report, name: str) -> str:
+    """What a sentence calls a value."""
+    return words_of(report, name).get("sentence") or described(report, name).get("about") or name
+
+
+def rows_of(report: Report, figure: str) -> dict[str, str]:
+    """The values that are rows of a figure, and what they are called there."""
+    every = {name: words_of(report, name).get("rows") or {} for name in _names(report)}
+    return {name: rows[figure] for name, rows in every.items() if figure in rows}
+
+
+def main_values(report: Report) -> list[str]:
+    """The values that a reader looks at first."""
+    return [name for name in _names(report) if words_of(report, name).get("main")]
+
+
+def curves(report: Report) -> dict[str, str]:
+    """The ROC curves that attacks leave, by their keys, and what the attacks are called."""
+    rows = {name.partition(".")[0]: words for name, words in rows_of(report, "membership").items()}
+    keys = {name: metric.get("curve") for name, metric in (report.get("metrics") or {}).items()}
+    return {key: rows.get(name, key) for name, key in keys.items() if key}
+
+
+def _names(report: Report) -> list[str]:
+    """Every value about which its metric says something, in reading order."""
+    metrics = (report.get("metrics") or {}).items()
+    said = [(kind, part) for kind, metric in metrics for part in metric.get("words") or {}]
+    return in_order(report, [f"{kind}.{part}" if part else kind for kind, part in said])
+
+
 # -- tables -----------------------------------------------------------------------------------
 
 
@@ -157,12 +196,10 @@ def fitted(table: Table, width: int) -> Table | str:
 
 def _drawn(table: Table, width: int) -> str:
     # In a notebook Rich would display what is printed and leave the file empty.
-    console = Console(
-        file=io.StringIO(), width=width, color_system=None, legacy_windows=False, force_jupyter=False
-    )
+    file = io.StringIO()
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False)
     console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().rstrip("\n")
+    return file.getvalue().rstrip("\n")
 
 
 def _words(text: str) -> list[str]:
@@ -223,19 +260,16 @@ def _plain(cell: Any) -> str:
     return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell)
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """A table of numbers, which are never broken: the first column is aligned left, the others right."""
-    return _table(columns, rows, "right", title)
-
-
 def listing(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table of words: every column is aligned left."""
-    return _table(columns, rows, "left")
+    return plain_table(columns, rows, justify="left")
 
 
-def _table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], justify: Literal["left", "right"], title: str = ""
-) -> Table:
+def plain_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", *,
+    justify: Literal["left", "right"] = "right",
+) -> Table:  # fmt: skip
+    """A table of numbers, which are never broken: the first column is aligned left, the others right."""
     table = Table(title=_cell(title) or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for i, name in enumerate(columns):
         table.add_column(_cell(name), justify=justify if i else "left", no_wrap=i == 0 or justify == "right")
@@ -247,12 +281,16 @@ def _table(
 def audit_table(report: Report) -> Table:
     """An audit: one row per value, beside the retrained and the original model's."""
     others = [part for part in ("retrained", "original", "floor") if report.get(part)]
-    table = Table(title=_forgotten(report["info"]), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    info, title = report["info"], ""
+    if info.get("forget_samples") is not None:
+        classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
+        title = f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else "")
+    table = Table(title=_cell(title) or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for name in ("value", "95 % interval", *others):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("note", overflow="fold")
-    if notes := copies_words(report["info"]):
+    if notes := copies_words(info):
         table.caption, table.caption_justify = escape(" ".join(f"{note}." for note in notes)), "left"
     for name in ordered(report):
         v, unit = report["values"][name], unit_of(report, name)
@@ -267,14 +305,6 @@ def _cell(text: str) -> str:
     return escape(printable(text))
 
 
-def _forgotten(info: Mapping[str, Any]) -> str | None:
-    """What was to be forgotten, in words; None if the report does not say."""
-    if info.get("forget_samples") is None:
-        return None
-    classes = class_words(info.get("forget_classes") or [], info.get("names") or [])
-    return _cell(f"Forgotten: {info['forget_samples']} samples" + (f", {classes}" if classes else ""))
-
-
 def copies_words(info: Mapping[str, Any]) -> list[str]:
     """Copies between the sets of a request that were found and tolerated, in sentences without a full stop.
 
@@ -282,14 +312,16 @@ def copies_words(info: Mapping[str, Any]) -> list[str]:
     >>> copies_words({"copies": copies, "forget_samples": 40})
     ['3 of 40 forgotten samples have a near-identical copy among the retained ones']
     """
-    copies, sentences = info.get("copies") or {}, []
+    copies, every, sentences = info.get("copies") or {}, info.get("forget_samples"), []
     near, exact = copies.get("near") or 0, copies.get("exact") or 0
-    if near:
-        same = copies.get("near_same_label") or 0
-        label = "" if same == near else f", {same or 'none'} of them with the same label"
-        sentences.append(_have(near, copies.get("compared"), "a near-identical", info) + label)
-    elif exact:
-        sentences.append(_have(exact, info.get("forget_samples"), "an identical", info))
+    if n := near or exact:
+        kind, of = ("a near-identical", copies.get("compared")) if near else ("an identical", every)
+        looked = "" if of == every else f" that were compared (of {every})"
+        has, same = "has" if n == 1 else "have", copies.get("near_same_label") or 0
+        label = f", {same or 'none'} of them with the same label" if near and same != near else ""
+        sentences.append(
+            f"{n} of {of} forgotten samples{looked} {has} {kind} copy among the retained ones{label}"
+        )
     for part, words in (("forget", "forgotten"), ("retain", "retained")):
         if n := copies.get(f"test_{part}"):
             are = "is" if n == 1 else "are"
@@ -297,11 +329,3 @@ def copies_words(info: Mapping[str, Any]) -> list[str]:
                 f"{n} of {info.get('test_samples')} test samples {are} also among the {words} ones"
             )
     return sentences
-
-
-def _have(n: int, of: int | None, kind: str, info: Mapping[str, Any]) -> str:
-    looked = f" that were compared (of {info['forget_samples']})" if of != info.get("forget_samples") else ""
-    return (
-        f"{n} of {of} forgotten samples{looked} {'has' if n == 1 else 'have'} {kind} copy among the retained "
-        "ones"
-    )

@@ -10,8 +10,6 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,30 +93,23 @@ def plain(words: str, most: int = 20) -> str:
 # -- files ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _rendering() -> Iterator[None]:
-    """Keep text as text in SVG, repeat ids from run to run, and ignore letters that have no glyph."""
-    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "purge"}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+def _written(figure: Figure, form: str, metadata: dict[str, Any] | None = None) -> bytes:
+    """A figure as a file: text stays text, ids are the same each time, letters without a glyph no matter."""
+    file, settings = io.BytesIO(), {"svg.fonttype": "none", "svg.hashsalt": "purge"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
+        figure.savefig(file, format=form, dpi=150 if form == "png" else "figure", metadata=metadata)
+    return file.getvalue()
 
 
 def as_png(figure: Figure) -> bytes:
     """A figure as PNG."""
-    file = io.BytesIO()
-    with _rendering():
-        figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return _written(figure, "png")
 
 
 def as_svg(figure: Figure) -> str:
     """A figure as SVG, without a date."""
-    file = io.StringIO()
-    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with _rendering():
-        figure.savefig(file, format="svg", metadata=nothing)
-    return file.getvalue()
+    return _written(figure, "svg", {"Date": None, "Creator": None, "Format": None, "Type": None}).decode()
 
 
 def as_inline_svg(figure: Figure, name: str, words: str) -> str:

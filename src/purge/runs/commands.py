@@ -1,4 +1,4 @@
-"""What purge train, unlearn and audit do, from the options of the command line to the run folder."""
+"""What purge train and unlearn do, from the options of the command line to the run folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from purge.audit_report import Report
 from purge.core.errors import FileError, MethodError
 from purge.core.files import out_folder, writes
 from purge.core.folders import claimed
 from purge.core.plugins import current_folder_importable
-from purge.core.settings import checked_seed, replace
+from purge.core.settings import as_dict, checked_seed, replace
 from purge.data.catalog import DATASETS
 from purge.data.request import DeletionRequest
 from purge.data.samples import Samples
@@ -27,35 +26,26 @@ from purge.engine.trainer import Recipe
 from purge.methods.base import with_augment
 from purge.methods.registry import resolve_method
 from purge.methods.sisa_plan import Vote
-from purge.metrics.registry import PANELS, read_conditions, resolve_metrics
 from purge.models.export import check_export, check_form, export
 from purge.result import Result
-from purge.runs.audits import audit_run
 from purge.runs.folder import (
     RunFile,
     check_ledger,
+    check_weights,
     choose_model,
     export_form,
     facts_of,
     first_of,
     gone_of,
+    like_first,
     read_data,
     read_model,
     recipe_of,
+    reference_command,
     same_scale,
 )
-from purge.runs.make import (
-    check_finished,
-    check_recorded,
-    facts_for,
-    gone_before,
-    needed,
-    train_run,
-    unlearn_run,
-)
-from purge.runs.requests import LeftOut, Request, both, cut, request_of
-from purge.runs.words import like_first, reference_command
-from purge.verdict.compare import Broken, Condition, broken
+from purge.runs.make import check_recorded, facts_for, needed, train_run, unlearn_run
+from purge.runs.requests import LeftOut, Request, both, cut, request_of, unseen
 
 
 @dataclass(frozen=True)
@@ -92,13 +82,19 @@ def train_folder(
     recipe = replace(Recipe(), changes)
     choose_device(device, nn.Identity())
     data, test = read_data(source, progress=progress)
-    test = _unseen(test, left_out)
+    test = unseen(test, left_out)
     request = request_of(data, without_classes, without_ids, words="without")
     request = request or facts.request  # like a reference: without the same
-    seed = _next_seed(facts, request, like) if seed is None else seed
+    if seed is None:  # a reference is trained from another one than the model that it is like
+        seed = (facts.seed or 0) + 1 if request or like is not None else 0
     if finished:
-        summary = check_finished(out, name, source.data, seed, request, recipe)
-        return Trained(summary, request, source, data, None)
+        known = facts_of(out)
+        wanted = {"model": name, "data": source.data, "seed": seed, "request": request}
+        wanted["settings"] = as_dict(recipe)
+        if other := [key for key, value in wanted.items() if known.get(key) != value]:
+            raise FileError(f"the finished training in {out}", f"another {other[0]}", "choose another folder")
+        check_weights(out, known.digest, whole=known.shards is None)
+        return Trained({"folder": str(out), **_summary(known)}, request, source, data, None)
     log_only = None
     if log_only_ids is not None:
         log_only = cut(data, request_of(data, [], log_only_ids, words="log-only"))[0]
@@ -109,23 +105,17 @@ def train_folder(
         log_updates=log_updates, log_only=log_only, device=device, progress=progress, resume=resume,
         force=force, left_out=left_out,
     )  # fmt: skip
-    samples = result.info["samples"]
-    summary = {
-        "folder": str(out), "model": name, "samples": samples, "steps": result.steps, "seed": seed,
-        "seconds": result.seconds, "flop": result.info["flop"],
-        "images_per_second": result.steps * min(result.method.batch_size, samples) / result.seconds,
-        "test_accuracy": result.info.get("test_accuracy"),
-        "class_accuracy": result.info.get("class_accuracy", {}), **_left_out_of(data, left_out),
-    }  # fmt: skip
+    made = {
+        "model": name,
+        "steps": result.steps,
+        "seed": seed,
+        "seconds": result.seconds,
+        "class_accuracy": {},
+    }
+    images = result.steps * min(result.method.batch_size, result.info["samples"])
+    summary = {"folder": str(out), **_summary({"class_accuracy": {}, **made, **result.info})}
+    summary |= {"images_per_second": images / result.seconds, **_left_out_of(data, left_out)}
     return Trained(summary, request, source, data, result)
-
-
-def _unseen(test: Samples | None, left_out: LeftOut | None) -> Samples | None:
-    """The test data without the rows of people who asked to be forgotten."""
-    if test is None or left_out is None:
-        return test
-    part = test.select(~left_out.rows(test))
-    return part if len(part) else None
 
 
 def _left_out_of(data: Samples, left_out: LeftOut | None) -> dict[str, int]:
@@ -133,9 +123,10 @@ def _left_out_of(data: Samples, left_out: LeftOut | None) -> dict[str, int]:
     return {} if left_out is None else {"left_out_rows": int(left_out.rows(data).sum())}
 
 
-def _next_seed(facts: RunFile, request: Request, like: Path | None) -> int:
-    """A reference is trained from another seed than the model that it is like."""
-    return (facts.seed or 0) + 1 if request or like is not None else 0
+def _summary(known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said about a training, now or later."""
+    keys = ("model", "samples", "steps", "seed", "seconds", "flop", "test_accuracy", "class_accuracy")
+    return {key: known.get(key) for key in keys}
 
 
 def _check_options(
@@ -195,9 +186,13 @@ def unlearn_folder(
     same_scale(facts, source, "given")
     check_recorded(checkpoint, facts, trained, data, test, device)
     request = needed(request_of(data, forget_classes, forget_ids, words="forget"))
-    before = gone_before(checkpoint, facts)  # it must not be taught again
+    before = gone_of(facts)  # it must not be taught again
+    if facts.preset is not None and not before and facts.ledger is None:  # a ledger says it
+        got = f"{checkpoint.name}, made in Python, which does not name them by class or position"
+        fix = "go on in Python, or start from the model that it began with and name all of them"
+        raise FileError("a run that says which samples it has forgotten", got, fix)
     forget, retain = cut(data, request, before, left_out)
-    test = _unseen(test, left_out)
+    test = unseen(test, left_out)
     not_exported: list[str] = []
     with claimed(out):
         out_folder(out, force=force)  # another process may have been here since
@@ -252,46 +247,3 @@ def _missed(result: Result, accuracy: float, request: Request, samples: int) -> 
         # The accuracy on unseen data is what a model that never saw these samples has on average.
         return beyond_chance(accuracy, target, min(samples, stop.check_samples))
     return True
-
-
-@dataclass(frozen=True)
-class Audited:
-    """What purge audit has measured."""
-
-    report: Report
-    panel: bool  # is it a whole panel, which is kept in the run folder?
-    conditions: list[Condition]
-    reference: str  # the command that trains a reference, up to where it is written to
-
-    def broken(self) -> list[Broken]:
-        """The conditions that do not hold."""
-        return broken(self.conditions, self.report.to_dict(), self.report.verdict)
-
-
-def audit_folder(
-    run: Path, options: Mapping[str, Any], *, model: str | None, original: Path | None,
-    retrained: Sequence[Path], metrics: str, shadows: int, fail_if: Sequence[str],
-    forget_classes: Sequence[str], forget_ids: Path | None, truth: Path | None, seed: int,
-    device: str | None, trust: bool, progress: bool, left_out: LeftOut | None = None,
-) -> Audited:  # fmt: skip
-    """Measure what a model still knows, beside other models; ``options``: those of its data."""
-    names = metrics if metrics in PANELS else [m.strip() for m in metrics.split(",") if m.strip()]
-    with current_folder_importable(":" in metrics):
-        wanted = resolve_metrics(names, [] if truth is None else ["truth"])
-    conditions = read_conditions(fail_if, wanted)
-    facts = facts_of(run)
-    check_ledger(run, facts, left_out)
-    name = choose_model(facts, model, trust)
-    source = choose_data(facts, options, trust=trust, model=name)
-    data, test = read_data(source, progress=progress)
-    test = _unseen(test, left_out)
-    for condition in conditions:
-        condition.check_class(len(data.names))
-    request = request_of(data, forget_classes, forget_ids, words="forget")
-    report = audit_run(
-        run, facts, source, data, test, request, model=model, original=original, retrained=retrained,
-        metrics=wanted, shadows=shadows, seed=seed, device=device, progress=progress, trust=trust,
-        truth=truth, left_out=left_out,
-    )  # fmt: skip
-    reference = reference_command(like_first(run, facts, source, name), both(gone_of(facts), request))
-    return Audited(report, metrics in PANELS, conditions, reference)

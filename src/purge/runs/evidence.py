@@ -11,12 +11,12 @@ from typing import Any
 from purge.audit_report import Report
 from purge.core.errors import FileError
 from purge.core.files import file_errors, write_text
+from purge.core.folders import WEIGHTS
 from purge.data.cache import copies
 from purge.report.page import page
 from purge.report.record import NOT, record_of, utc
 from purge.result import columns, read_history
-from purge.runs.folder import facts_of, shown_path
-from purge.runs.weights import WEIGHTS, other_than_audited
+from purge.runs.folder import facts_of, other_than_audited, shown_path
 
 
 def audited(run: Path) -> dict[str, Any]:
@@ -30,10 +30,6 @@ def audited(run: Path) -> dict[str, Any]:
             raise FileError(f"a run folder at {run}", "nothing there", fix)
         raise FileError(f"audit.json in {run}", "no audit", f"purge audit {run} first")
     report, facts = Report.from_json(run / "audit.json").to_dict(), facts_of(run)
-    for key in ("seconds", "steps"):
-        if getattr(facts, key) is None and (key in facts or "preset" in facts):
-            fix = "use the file that purge wrote"
-            raise FileError(f"a number as {key} in {run / 'run.json'}", "none", fix)
     seen = (report["info"].get("digests") or {}).get("audited")
     report["info"] |= {"run": facts.content, "warning": other_than_audited(run, facts.digest, seen)}
     if (run / "history.parquet").is_file():

@@ -1,18 +1,19 @@
-"""Run folders and requests: which data and model a run has, and what it had to forget."""
+"""Run folders: which data, model and weights a run has, what it had to forget, and the words for that."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from torch import nn
 
 from purge.core.errors import DataError, FileError, ModelError
 from purge.core.files import read_json
-from purge.core.folders import recover
+from purge.core.folders import WEIGHTS, recover
 from purge.core.plugins import trusted
 from purge.core.schema import build
 from purge.data.augmented import Augmentation
@@ -23,10 +24,10 @@ from purge.data.sources import OPTIONS, DataSource, option_name
 from purge.engine.trainer import Recipe
 from purge.methods.sisa_model import SisaModel
 from purge.models import builders, zoo
-from purge.models.checkpoint import load_weights
+from purge.models.checkpoint import file_digest, load_weights
 from purge.models.stored import weights_in
+from purge.report.tables import class_words, whose_words
 from purge.runs.requests import LeftOut, Request, both, check_request
-from purge.runs.weights import WEIGHTS, check_weights
 
 MAKE = "purge train --data DATA --model MODEL"
 # Of a model and its reference:
@@ -282,3 +283,69 @@ def check_ledger(checkpoint: Path, facts: RunFile, left_out: LeftOut | None) -> 
 def gone_of(facts: RunFile) -> Request:
     """Everything that a model should know nothing about: its run's request, and what was gone before."""
     return both(facts.gone, facts.request)
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+def check_weights(folder: Path, recorded: str | None, *, whole: bool = True) -> None:
+    """Refuse weights with another digest than the recorded one; None: run.json is older than digests.
+
+    ``whole``: the file is all that a command needs of the folder, so it can be named itself.
+    """
+    if recorded is None or (digest := file_digest(folder / WEIGHTS)) == recorded:
+        return
+    fix = (
+        "restore that file"
+        + ", or name it itself with --model and --data to go on without the record" * whole
+    )
+    raise FileError(
+        f"the weights that {folder / 'run.json'} recorded (digest {recorded[:12]}…)",
+        f"others in {WEIGHTS} ({digest[:12]}…)",
+        fix,
+    )
+
+
+def other_than_audited(folder: Path, recorded: str | None, audited: str | None) -> str:
+    """A sentence if an audit looked at other weights than those in the folder; empty if they are the same.
+
+    Where the weights are gone, run.json tells what they were.
+    """
+    file = folder / WEIGHTS
+    if file.is_file():
+        check_weights(folder, recorded, whole=False)
+    here = file_digest(file) if file.is_file() else recorded
+    if here is None or audited is None or here == audited:
+        return ""
+    return (
+        f"The audit of {folder.absolute().name} is of other weights than those in the folder: their digest "
+        f"is {here[:12]}…, that of the audited ones {audited[:12]}…. To report on these: purge audit {folder}"
+    )
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def reference_command(like: str, request: Request) -> str:
+    """The command that trains a reference for what was forgotten, up to where it is written to."""
+    options = [f"--without-class {c}" for c in request.get("forget_classes", [])]
+    if "forget_subjects" in request or "forget_ids" in request:
+        options = [*(options if "forget_ids" not in request else []), "--without-ids FILE"]
+    return f"purge train {like} {' '.join(options)}"
+
+
+def like_first(run: Path, facts: RunFile, source: DataSource, model: str) -> str:
+    """The options of a training like that of the model which a chain of requests began with."""
+    first = first_of(run, facts)[0]
+    if (first / "run.json").is_file():
+        here = first.relative_to(Path.cwd()) if first.is_relative_to(Path.cwd()) else first
+        return f"--like {quote(str(here))}"
+    return " ".join([*source.as_options(), f"--model {quote(model)}"])
+
+
+def request_words(request: Request, names: Sequence[str]) -> str:
+    """A request in words: the classes by name, and how many samples."""
+    classes, ids = class_words(request.get("forget_classes") or [], names), request.get("forget_ids")
+    whose = len(request.get("forget_subjects") or [])
+    parts = (classes, f"{len(ids)} samples" if ids else "", whose_words(whose))
+    return " and ".join(filter(None, parts))

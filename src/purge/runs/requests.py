@@ -31,6 +31,14 @@ class LeftOut:
     rows: Callable[[Samples], Tensor]  # a mask (N,) of them among samples
 
 
+def unseen(test: Samples | None, left_out: LeftOut | None) -> Samples | None:
+    """The test data without the rows of people who asked to be forgotten."""
+    if test is None or left_out is None:
+        return test
+    part = test.select(~left_out.rows(test))
+    return part if len(part) else None
+
+
 def check_request(request: Request, where: str) -> None:
     """Refuse a request out of a file whose classes or positions are no numbers, or whose ids are no text."""
     for key, values in request.items():
