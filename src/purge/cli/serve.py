@@ -84,6 +84,7 @@ def serve(
         raise LedgerError(f"the package {error.name}, for the page", "none", fix) from None
     from purge.serve.app import make_app
     from purge.serve.background import Runner
+    from purge.serve.connections import BACKLOG, Connection
     from purge.serve.desk import Desk
 
     options = [f"--method={method}", *(f"--set={one}" for one in set_ or [])]
@@ -108,7 +109,7 @@ def serve(
             config = uvicorn.Config(
                 make_app(Desk(book, runner), doors), log_config=None, access_log=False, server_header=False,
                 proxy_headers=public_url is not None, limit_concurrency=1000, timeout_graceful_shutdown=5,
-                ws="none", lifespan="on",
+                ws="none", lifespan="on", http=Connection, backlog=BACKLOG,
             )  # fmt: skip
             uvicorn.Server(config).run(sockets=[listener])
 
@@ -131,7 +132,7 @@ def _check_reach(host: str, tokens: Path | None, public_url: str | None) -> None
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=512)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         got, fix = f"{host}:{port}, {error.strerror or error}", "choose another --port or --host"
         raise FileError("an address that is free to listen at", got, fix) from None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purge.core.errors import PurgeError, expected
@@ -75,8 +76,7 @@ class Doors:
         site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
         if site not in (None, "same-origin", "none"):
             return False
-        if origin == "null":  # a sandbox of anybody's, or a browser told to keep origins to itself
-            return site == "same-origin"
+        # "null" is none of ours: it is what a sandbox of anybody's says.
         ours = (f"{request.url.scheme}://{request.headers['host']}", origin_of(self.public or ""))
         return origin is None or origin in ours
 
@@ -94,18 +94,19 @@ class Doors:
         return None if session is None or token is None else Visitor(token, session.csrf)
 
     def let_in(self, request: Request, secret: str, once: str = "") -> Token | None:
-        """The holder of a token, or of the key that opens once; who tries too often has to wait."""
-        address = request.client.host if request.client else ""
-        if wait := self.brake.wait(address):
-            line = expected("at most a few wrong tokens a minute", "more", f"try again in {wait} seconds")
-            raise HTTPException(429, line, {"Retry-After": str(wait)})
+        """The holder of a token, or of the key that opens once; wrong ones are counted.
+
+        A right one is let in however many wrong ones came from the same address: there is nothing to guess
+        in 256 random bits, and others behind the same proxy must not be able to lock anybody out.
+        """
         if once:
             fits = self.once is not None and self.once.use(once)
             token = self.tokens.of(self.once.token) if fits and self.once else None
         else:
             token = self.tokens.of(hashed(secret))
-        if token is None:
-            self.brake.failed(address)
+        if token is None and (wait := self.brake.wrong(request.client.host if request.client else "")):
+            line = expected("at most a few wrong tokens a minute", "more", f"try again in {wait} seconds")
+            raise HTTPException(429, line, {"Retry-After": str(wait)})
         return token
 
 
@@ -155,6 +156,8 @@ class Guard:
                 await self.app(scope, receive_on, send_on)
             else:
                 await answer(scope, receive_on, send_on)
+        except ClientDisconnect:  # nobody is there any more
+            pass
         except Exception as error:  # whatever it is: one line, and no traceback in a browser
             if isinstance(error, HTTPException):
                 answer = refused(request, error.status_code, str(error.detail), dict(error.headers or {}))
@@ -185,6 +188,8 @@ class Guard:
             who = scope["purge.visitor"] = self.doors.visitor(request)
         except PurgeError as error:
             return refused(request, status_of(error), str(error))
+        if who is not None and (let_in := scope.get("state", {}).get("let_in")):
+            let_in()  # the connection is no stranger's any more
         if who is not None or request.url.path.startswith(PUBLIC):
             return None
         if by_program(request) or "authorization" in request.headers:

@@ -96,19 +96,15 @@ class Brake:
         self._clock, self._lock = clock, threading.Lock()
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def wait(self, address: str) -> int:
-        """Seconds until this address may try again; 0: now."""
+    def wrong(self, address: str) -> int:
+        """A wrong one came from there; the seconds for which another one is pointless, 0 at first."""
+        now = self._clock()
         with self._lock:
-            wrong = self._wrong.get(address)
-            if not wrong or len(wrong) < TRIES:
-                return 0
-            left = wrong[0] + WINDOW - self._clock()
-            return max(0, int(left) + 1) if left > 0 else 0
-
-    def failed(self, address: str) -> None:
-        """It showed a wrong one."""
-        with self._lock:
-            self._wrong.setdefault(address, deque(maxlen=TRIES)).append(self._clock())
+            times = self._wrong.setdefault(address, deque(maxlen=TRIES))
             self._wrong.move_to_end(address)
             while len(self._wrong) > MOST:
                 self._wrong.popitem(last=False)
+            if len(times) == TRIES and (left := times[0] + WINDOW - now) > 0:
+                return int(left) + 1
+            times.append(now)
+            return 0
