@@ -1,9 +1,9 @@
 """Connections of strangers: how long one may take, and how many may be open.
 
-A connection that sends nothing, half a request, or a byte now and then costs its sender nothing. So until the
-guard has let somebody in, a request has ``SECONDS`` from its first byte to the end of its answer. Where too many
-strangers are connected, the one who came first is cut off: honest ones have their answer by then. This also
-holds behind a proxy, and where an attacker and a user share an address.
+A connection that sends nothing, half a request, or a byte now and then costs its sender nothing. So until
+the guard has let somebody in, a request has ``SECONDS`` from its first byte to the end of its answer. Where
+too many strangers are connected, the one who came first is cut off: honest ones have their answer by then.
+This also holds behind a proxy, and where an attacker and a user share an address.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purge.core.errors import PurgeError, expected
 from purge.serve.answers import API, Visitor, by_program, refused, status_of
-from purge.serve.sessions import Brake, Once, Sessions
+from purge.serve.sessions import Once, Sessions
 from purge.serve.tokens import Token, Tokens, hashed
 
 LARGEST = 8 << 20  # bytes of a body
@@ -46,7 +46,6 @@ class Doors:
     once: Once | None = None
     public: str | None = None  # the URL of a proxy in front, such as https://purge.example.org
     sessions: Sessions = field(default_factory=Sessions)
-    brake: Brake = field(default_factory=Brake)
 
     def secure(self, request: Request) -> bool:
         """Does the browser come by HTTPS?"""
@@ -81,10 +80,10 @@ class Doors:
         return origin is None or origin in ours
 
     def visitor(self, request: Request) -> Visitor | None:
-        """Who asks. A wrong token counts against the address that it came from."""
+        """Who asks."""
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind:
-            token = self.let_in(request, secret.strip()) if kind.lower() == "bearer" else None
+            token = self.holder(secret.strip()) if kind.lower() == "bearer" else None
             return None if token is None else Visitor(token)
         cookie = request.cookies.get(self.cookie(request))
         if cookie is None or request.url.path.startswith(f"{API}/"):  # no cookie opens the API: no forgery
@@ -93,21 +92,15 @@ class Doors:
         token = None if session is None else self.tokens.of(session.token)
         return None if session is None or token is None else Visitor(token, session.csrf)
 
-    def let_in(self, request: Request, secret: str, once: str = "") -> Token | None:
-        """The holder of a token, or of the key that opens once; wrong ones are counted.
+    def holder(self, secret: str, once: str = "") -> Token | None:
+        """The holder of a token, or of the key that opens once.
 
-        A right one is let in however many wrong ones came from the same address: there is nothing to guess
-        in 256 random bits, and others behind the same proxy must not be able to lock anybody out.
+        Wrong ones are not counted: there is nothing to guess in 256 random bits, and a limit would let
+        anybody behind the same proxy keep the others out.
         """
-        if once:
-            fits = self.once is not None and self.once.use(once)
-            token = self.tokens.of(self.once.token) if fits and self.once else None
-        else:
-            token = self.tokens.of(hashed(secret))
-        if token is None and (wait := self.brake.wrong(request.client.host if request.client else "")):
-            line = expected("at most a few wrong tokens a minute", "more", f"try again in {wait} seconds")
-            raise HTTPException(429, line, {"Retry-After": str(wait)})
-        return token
+        if not once:
+            return self.tokens.of(hashed(secret))
+        return self.tokens.of(self.once.token) if self.once and self.once.use(once) else None
 
 
 def origin_of(url: str) -> str:

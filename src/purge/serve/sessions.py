@@ -1,4 +1,4 @@
-"""Sessions of browsers, kept in memory, and a brake for those who try tokens out."""
+"""Sessions of browsers, kept in memory, and the key that opens one once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import hmac
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 IDLE, LONGEST = 3600.0, 12 * 3600.0  # seconds without a click, and in all
-MOST = 1000  # sessions at once, and addresses that are remembered
-TRIES, WINDOW = 10, 60.0  # wrong tokens of one address in so many seconds
+MOST = 1000  # sessions at once
 
 Clock = Callable[[], float]
 
@@ -87,24 +86,3 @@ class Once:
             first = self.fits(key)
             self._used = self._used or first
         return first
-
-
-class Brake:
-    """Counts wrong tokens by address."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def wrong(self, address: str) -> int:
-        """A wrong one came from there; the seconds for which another one is pointless, 0 at first."""
-        now = self._clock()
-        with self._lock:
-            times = self._wrong.setdefault(address, deque(maxlen=TRIES))
-            self._wrong.move_to_end(address)
-            while len(self._wrong) > MOST:
-                self._wrong.popitem(last=False)
-            if len(times) == TRIES and (left := times[0] + WINDOW - now) > 0:
-                return int(left) + 1
-            times.append(now)
-            return 0
