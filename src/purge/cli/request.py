@@ -30,6 +30,10 @@ KeyAt = Annotated[
         "--key", metavar="FILE", help="The key that hashes ids; default: $PURGE_LEDGER_KEY, then LEDGER.key."
     ),
 ]
+OrganisationIs = Annotated[
+    str | None,
+    Option("--organisation", metavar="NAME", envvar="PURGE_ORGANISATION", help="Who signs certificates."),
+]
 SignAt = Annotated[
     Path | None, Option("--sign", metavar="FILE", help="Sign with the Ed25519 key in this file.")
 ]

@@ -13,7 +13,7 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
-from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, app, ids_in, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, Number, OrganisationIs, SignAt, app, ids_in, open_ledger
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def certificate(
     ids: Annotated[
         Path | None, Option(metavar="FILE", help="The request's own ids, if they shall stand in it.")
     ] = None,
+    organisation: OrganisationIs = None,
     ledger: LedgerAt = None,
     key: KeyAt = None,
     json_: opt.Json = False,
@@ -169,7 +170,8 @@ def certificate(
     from purge.ledger.certificate import write_certificate
 
     with open_ledger(ledger, key) as book:
-        paths = write_certificate(book, number, out, ids=None if ids is None else ids_in(ids))
+        own = None if ids is None else ids_in(ids)
+        paths = write_certificate(book, number, out, ids=own, organisation=organisation)
     show({"files": [str(path) for path in paths]}, f"Written to {paths[0]} and {paths[1]}.", json_)
 
 

@@ -16,7 +16,7 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
-from purge.cli.request import KeyAt, LedgerAt, SignAt, ledger_place, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, OrganisationIs, SignAt, ledger_place, open_ledger
 from purge.core.errors import DataError, FileError, LedgerError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def serve(
     ] = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
+    organisation: OrganisationIs = None,
     key: KeyAt = None,
     sign: SignAt = None,
     quiet: Annotated[bool, Option("--quiet", help="Log nothing to stderr but what breaks.")] = False,
@@ -106,8 +107,9 @@ def serve(
                 log.addHandler(handler)
                 log.setLevel(logging.INFO)
             running_in(context).kept = lambda: "The page is closed."
+            app = make_app(Desk(book, runner, organisation), doors)
             config = uvicorn.Config(
-                make_app(Desk(book, runner), doors), log_config=None, access_log=False, server_header=False,
+                app, log_config=None, access_log=False, server_header=False,
                 proxy_headers=public_url is not None, limit_concurrency=1000, timeout_graceful_shutdown=5,
                 ws="none", lifespan="on", http=Connection, backlog=BACKLOG,
             )  # fmt: skip

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from purge.report import theme
     from purge.report.page import page as html_page
     from purge.report.page import script_digest
-    from purge.report.sentences import broken_words
+    from purge.report.sentences import broken_words, standing_alone, title_for
     from purge.report.tables import (
         WIDTH,
         as_text,
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
         plain_table,
         shown,
     )
+    from purge.report.words import HEADLINES, LEVELS, SIGNS
 
 __all__ = [
-    "WIDTH", "as_text", "audit_table", "broken_words", "class_words", "fitted", "flop_words", "html_page",
-    "listing", "plain_table", "script_digest", "shown", "theme",
+    "HEADLINES", "LEVELS", "SIGNS", "WIDTH", "as_text", "audit_table", "broken_words", "class_words",
+    "fitted", "flop_words", "html_page", "listing", "plain_table", "script_digest", "shown",
+    "standing_alone", "theme", "title_for",
 ]  # fmt: skip
 
 __getattr__ = imported_on_use(
     __name__,
     {
+        "HEADLINES": "report.words", "LEVELS": "report.words", "SIGNS": "report.words",
+        "standing_alone": "report.sentences", "title_for": "report.sentences",
         "WIDTH": "report.tables", "as_text": "report.tables", "audit_table": "report.tables",
         "broken_words": "report.sentences", "class_words": "report.tables", "fitted": "report.tables",
         "flop_words": "report.tables", "html_page": "report.page:page", "listing": "report.tables",
