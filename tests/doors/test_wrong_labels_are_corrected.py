@@ -79,8 +79,9 @@ def test_the_wrong_label_goes_and_the_right_one_comes(
     if not how:
         for one in corrected:
             content, page = company.certificate(numbers[one])
-            assert f"the right one, {right[one]}, was taught" in content["done"]
+            assert f"taught it the right one, {right[one]}" in content["done"]
             assert "The wrong label" in page
+            assert f"to correct the label of the data held under 1 id to “{right[one]}”" in page
     said = [label == right[one] for one in corrected for label in answers(company, "version-0002", one)]
     assert sum(said) > len(said) / 2
     company.head()

@@ -21,6 +21,9 @@ HERE = Path(__file__).parent
 # What no two runs write alike; hashes of ids are the same, since the key is.
 MASKS = (
     (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME"),
+    (r"\d{1,2} [A-Z][a-z]+ \d{4}", "DAY"),
+    (r"\d+ days after", "DAYS after"),
+    (r"\d\d:\d\d UTC", "TIME"),
     (r"(?<=\d:)[0-9a-f]{64}", "HEAD"),
     (r"/[^\s\"<]*/(?=base|versions|version-)", "FOLDER/"),
 )

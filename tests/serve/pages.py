@@ -21,7 +21,7 @@ from purge.serve.app import make_app
 from purge.serve.background import Runner
 from purge.serve.desk import Desk
 from purge.serve.guard import Doors
-from purge.serve.sessions import Brake, Once, Sessions
+from purge.serve.sessions import Once, Sessions
 from purge.serve.tokens import ROLES, Token, Tokens, hashed
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,6 @@ class Site:
         self.ledger.close()
         self.desk.__init__(ledger, Runner(ledger, {"PURGE_LEDGER": ledger.name}))  # type: ignore[misc]
         self.doors.sessions.__init__()  # type: ignore[misc]
-        self.doors.brake.__init__()  # type: ignore[misc]
         self.ledger = ledger
         return self
 
@@ -65,7 +64,7 @@ class Site:
 def site(ledger: Ledger, clock: Any = time.monotonic, **doors: Any) -> Site:
     """The page of a ledger, in this process."""
     desk = Desk(ledger, Runner(ledger, {"PURGE_LEDGER": ledger.name}))
-    made = Doors(Tokens(tokens=OWN), sessions=Sessions(clock), brake=Brake(clock), **doors)
+    made = Doors(Tokens(tokens=OWN), sessions=Sessions(clock), **doors)
     return Site(make_app(desk, made), ledger, desk, made)
 
 

@@ -28,6 +28,10 @@ LedgerAt = Annotated[
     Option("--ledger", metavar="FILE|URL", help="The ledger; default: $PURGE_LEDGER, then requests.db."),
 ]
 KeyAt = opt.KeyAt
+OrganisationIs = Annotated[
+    str | None,
+    Option("--organisation", metavar="NAME", envvar="PURGE_ORGANISATION", help="Who signs certificates."),
+]
 SignAt = Annotated[
     Path | None, Option("--sign", metavar="FILE", help="Sign with the Ed25519 key in this file.")
 ]

@@ -14,7 +14,17 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, show
-from purge.cli.request import KeyAt, LedgerAt, Number, SignAt, Wait, app, open_ledger, people_in
+from purge.cli.request import (
+    KeyAt,
+    LedgerAt,
+    Number,
+    OrganisationIs,
+    SignAt,
+    Wait,
+    app,
+    open_ledger,
+    people_in,
+)
 from purge.core.errors import Exit
 
 if TYPE_CHECKING:
@@ -154,6 +164,7 @@ def certificate(
     ids: Annotated[
         Path | None, Option(metavar="FILE", help="The request's own ids, if they shall stand in it.")
     ] = None,
+    organisation: OrganisationIs = None,
     ledger: LedgerAt = None,
     key: KeyAt = None,
     json_: opt.Json = False,
@@ -166,8 +177,8 @@ def certificate(
     from purge.ledger.certificate import write_certificate
 
     with open_ledger(ledger, key) as book:
-        named = None if ids is None else [one["id"] for one in people_in(ids)]
-        paths = write_certificate(book, number, out, ids=named)
+        own = None if ids is None else [one["id"] for one in people_in(ids)]
+        paths = write_certificate(book, number, out, ids=own, organisation=organisation)
     show({"files": [str(path) for path in paths]}, f"Written to {paths[0]} and {paths[1]}.", json_)
 
 

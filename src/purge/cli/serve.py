@@ -15,7 +15,7 @@ from typer import Option
 from purge.cli import options as opt
 from purge.cli.ending import running_in
 from purge.cli.printing import complain, say, show
-from purge.cli.request import KeyAt, LedgerAt, SignAt, ledger_place, open_ledger
+from purge.cli.request import KeyAt, LedgerAt, OrganisationIs, SignAt, ledger_place, open_ledger
 from purge.core.errors import DataError, FileError, LedgerError
 from purge.serve.sessions import Once
 from purge.serve.tokens import Token, Tokens, add_token, hashed, new_secret
@@ -49,6 +49,7 @@ def serve(
     ] = None,
     device: opt.Device = None,
     trust: opt.Trust = False,
+    organisation: OrganisationIs = None,
     key: KeyAt = None,
     sign: SignAt = None,
     quiet: Annotated[bool, Option("--quiet", help="Log nothing to stderr but what breaks.")] = False,
@@ -80,6 +81,7 @@ def serve(
         raise LedgerError(f"the package {error.name}, for the page", "none", fix) from None
     from purge.serve.app import make_app
     from purge.serve.background import Runner
+    from purge.serve.connections import BACKLOG, Connection
     from purge.serve.desk import Desk
     from purge.serve.guard import Doors
 
@@ -108,10 +110,11 @@ def serve(
                 logging.basicConfig(format="%(asctime)s %(message)s")
                 logging.getLogger("purge.serve").setLevel(logging.INFO)
             running_in(context).kept = lambda: "The page is closed."
+            app = make_app(Desk(book, runner, organisation), doors)
             config = uvicorn.Config(
-                make_app(Desk(book, runner), doors), log_config=None, access_log=False, server_header=False,
+                app, log_config=None, access_log=False, server_header=False,
                 proxy_headers=public_url is not None, limit_concurrency=1000, timeout_graceful_shutdown=5,
-                ws="none", lifespan="on",
+                ws="none", lifespan="on", http=Connection, backlog=BACKLOG,
             )  # fmt: skip
             uvicorn.Server(config).run(sockets=[listener])
 
@@ -134,7 +137,7 @@ def _check_reach(host: str, tokens: Path | None, public_url: str | None) -> None
 def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=512)
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         got, fix = f"{host}:{port}, {error.strerror or error}", "choose another --port or --host"
         raise FileError("an address that is free to listen at", got, fix) from None

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 State = Literal["open", "held", "running", "done", "withdrawn"]
 STATES: tuple[State, ...] = ("open", "held", "running", "done", "withdrawn")
+# Of each kind of group in an audit: the numbers that would rise if it came back.
+TELLS = {"classes": ("fa_test", "fa_train"), "samples": ("mia", "fa_train"), "labels": ("wrong_label",)}
 
 
 class Record:

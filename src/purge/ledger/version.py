@@ -22,7 +22,7 @@ from purge.ledger.data import OwnedData, choice_of, expected_of
 from purge.ledger.orders import ORDER, Order, order_of
 from purge.ledger.policy import Spent
 from purge.ledger.records import DeletionBatch, Request, Version
-from purge.ledger.version_audits import Group, audit_rows, kind_of, measure, returned
+from purge.ledger.version_audits import Group, audit_rows, judged, kind_of, measure, returned
 from purge.ledger.working import Watched
 from purge.methods import resolve_method
 from purge.models import copied, logits, training_data
@@ -300,7 +300,7 @@ class NextVersion:
             max_return=plan.policy.max_return, seed=plan.seed, device=plan.device,
         )  # fmt: skip
         values = report.to_dict()
-        measured["values"] = values["values"]
+        measured |= {"values": values["values"], "verdict": judged(report)}
         spent = self.spent(measured)
         about = {
             "batch": batch, "digest": facts.digest, "kind": kind, "found": measured, "spent": asdict(spent),

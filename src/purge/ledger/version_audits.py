@@ -18,16 +18,13 @@ from purge.core.threads import threads_for
 from purge.data import Samples
 from purge.engine import choose_device, seeded
 from purge.ledger.data import OwnedData
-from purge.ledger.records import Request
+from purge.ledger.records import TELLS, Request
 from purge.metrics import mean_value
 from purge.models import copied, logits, training_data
 from purge.verdict import FEWEST, Sign
 
 METRICS = ("ta_retain", "fa_train", "fa_test", "ra", "mia_loss", "mia_confidence", "mia")  # of a batch
 LATER = ("fa_train", "fa_test", "mia")  # of an earlier one
-TELLS = {  # what would rise if it came back
-    "classes": ("fa_test", "fa_train"), "samples": ("mia", "fa_train"), "labels": ("wrong_label",),
-}  # fmt: skip
 TOO_SMALL = f"fewer than {FEWEST} samples: the attack on them tells little"
 
 
@@ -164,6 +161,14 @@ def _stays(
         "drift": float(was.mean() - right[at].mean()),
         "distance": float((before != now).numpy()[at].mean()),
     }  # fmt: skip
+
+
+def judged(report: Report) -> dict[str, Any]:
+    """What an audit came to, as the ledger keeps it: levels and kinds, without numbers and words."""
+    found = [(finding, finding.to_dict()) for finding in report.verdict.findings]
+    about = ("rule", "topic", "part", "level")
+    findings = [{**{key: d[key] for key in about}, "missing": f.evidence.missing} for f, d in found]
+    return {"level": report.verdict.level, "kind": report.verdict.kind, "findings": findings}
 
 
 def returned(measured: Mapping[str, Any]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from purge.ledger.records import Recovery, Request, Verification, Version, Working
+from purge.verdict import Level
 
 if TYPE_CHECKING:
     from purge.ledger.ledger import Ledger
@@ -14,32 +16,95 @@ if TYPE_CHECKING:
 # -- of a certificate ------------------------------------------------------------------------
 
 NOT_PROMISED = (
-    "That the model is the one that a training without this data would have given: deletion by unlearning is "
-    "approximate, and its audits bound what their attacks can find, no more.",
-    "That an attack which was not tried would fail as well.",
-    "Anything about copies of the data, backups, earlier versions of the model that are kept or were handed "
-    "on, or answers that the model gave before.",
-    "That the request was justified, or complete: the ledger acts on the ids and classes that it was given.",
-    "That nobody who could write to the database and to all copies of its head has written both anew.",
+    "That the model is the one that training without this data would have produced. Unlearning is "
+    "approximate, and each check finds only what it looks for.",
+    "That the training data itself, copies of it, backups, earlier versions of the model, or answers that it "
+    "gave before, have been deleted. This certificate is about the model.",
+    "That the request was justified or complete. Only the ids and classes named in it were acted on.",
+    "That nobody who could change the database, and every stored copy of its last entry, has rewritten both.",
 )
 UNCHANGED = "The model has not been changed for this request"
 NOTHING_LEFT = (
-    "The training data held no row of this request that had not been forgotten, so the model was not "
-    "changed for it."
+    "None of the training data that was still in use belongs to this request, so the model was not changed "
+    "for it."
 )
-RETRAINED = "This version was trained from the start without the data of this request."
-RETRAINED_RIGHT = "This version was trained from the start with the right label of this data."
+RETRAINED = "A new version of the model was trained from the start without the data of this request."
+RETRAINED_RIGHT = (
+    "A new version of the model was trained from the start with the right label, {}, of this data."
+)
 STATE = {
-    "open": "open: not carried out yet", "held": "on hold: not carried out", "running": "being carried out",
-    "done": "carried out", "withdrawn": "withdrawn",
+    "open": "not done yet", "held": "not done, on hold", "running": "being carried out", "done": "done",
+    "withdrawn": "not done, withdrawn",
 }  # fmt: skip
 AUDITED = {
-    "fa_train": "right answers on the forgotten samples",
-    "fa_test": "right answers on unseen samples of the same classes",
-    "wrong_label": "answers with the label that was wrong",
-    "right_label": "answers with the right label",
-    "mia": "how well an attack tells forgotten from unseen samples (0.5: not at all)",
+    "fa_train": "Correct answers for the forgotten samples",
+    "fa_test": "Correct answers for samples of the same classes that the model never saw",
+    "wrong_label": "Answers with the label that was wrong",
+    "right_label": "Answers with the right label",
+    "mia": "How well an attack tells forgotten samples from unseen ones (0.5: no better than guessing)",
 }
+NO_REFERENCE = (
+    "There was no model trained without this data to compare with. Without one, a check can disprove the "
+    "deletion but not prove it."
+)
+BY_TRAINING = (
+    "The deletion rests on the training itself, which did not use this data. The checks add little to that."
+)
+TOO_FEW = "Too few samples to tell ({})."
+UNCHECKED = "Nothing was checked, because the model was not changed for this request."
+RECHECKED = {
+    Level.SHOWN: "It stayed forgotten when later requests were carried out",
+    Level.FAILED: "It came back when later requests were carried out",
+    Level.UNKNOWN: "It is open whether it came back when later requests were carried out",
+}
+NO_FINDINGS = "Whether the model forgot was measured, but what that shows was not recorded"
+
+
+def on(value: date | str) -> str:
+    """A day as people write it; of a time, the day in UTC.
+
+    >>> on("2026-11-19T21:05:00.000Z")
+    '19 November 2026'
+    """
+    day = value if isinstance(value, date) else date.fromisoformat(value[:10])
+    return f"{day.day} {calendar.month_name[day.month]} {day.year}"
+
+
+def counted(n: int, one: str, more: str = "") -> str:
+    """A number of things: ``1 id``, ``3 ids``."""
+    return f"{n:,} {one if n == 1 else more or f'{one}s'}"
+
+
+def asked(request: Request) -> str:
+    """What was asked, and by when."""
+    what = f"the data held under {counted(request.subjects, 'id')}"
+    if request.classes:
+        named = ", ".join(f"“{name}”" for name in request.classes)
+        what = f"the {'class' if len(request.classes) == 1 else 'classes'} {named}"
+    wanted = (
+        f"delete {what}" if request.label is None else f"correct the label of {what} to “{request.label}”"
+    )
+    return f"On {on(request.received)}: to {wanted} by {on(request.due)}."
+
+
+def ended(request: Request, made: Version | None, today: date) -> str:
+    """Whether and when something was done. Whether the model forgot is another question."""
+    if request.done is None:
+        over = request.waits() and today > request.due
+        passed = f" The deadline passed on {on(request.due)}." if over else ""
+        why = (
+            request.hold if request.state == "held" else request.why if request.state == "withdrawn" else None
+        )
+        return f"{STATE[request.state].capitalize()}{f' ({why})' if why else ''}.{passed}"
+    days = (date.fromisoformat(request.done[:10]) - request.due).days
+    late = "in time" if days <= 0 else f"{counted(days, 'day')} after the deadline"
+    when = f"on {on(request.done)}, {late}"
+    if made is None:
+        return f"Closed {when}. There was nothing to delete."
+    if made.kind == "retrained":
+        how = "without this data" if request.label is None else "with the right label"
+        return f"The model was trained again {how} {when}."
+    return f"The model was changed {when}."
 
 
 def done(request: Request, made: Version | None, missing: int | None) -> str:
@@ -51,12 +116,15 @@ def done(request: Request, made: Version | None, missing: int | None) -> str:
     if made is None:
         return NOTHING_LEFT
     if made.kind == "retrained":
-        return RETRAINED if request.label is None else RETRAINED_RIGHT
+        return RETRAINED if request.label is None else RETRAINED_RIGHT.format(request.label)
     method = made.about.get("method") or "a method that is not recorded"
     if request.label is not None:
-        old = f"The wrong label of this data was unlearned by “{method}”"
-        return f"{old}, and the right one, {request.label}, was taught."
-    return f"The data of this request was unlearned by “{method}”, in one batch with all that was due."
+        old = f"The wrong label of this data was unlearned: “{method}” changed the model to remove what it had learned"
+        return f"{old} from it, and taught it the right one, {request.label}."
+    return (
+        f"The data of this request was unlearned: “{method}” changed the model to remove what it had learned "
+        "from that data. Other requests may have been carried out in the same step."
+    )
 
 
 # -- of a policy: each bound that was passed ---------------------------------------------------

@@ -43,11 +43,21 @@ def sentence_of(finding: Finding, report: Report) -> Sentence:
 
 def title_of(finding: Finding) -> str:
     """The title of a finding; of a mixed request it says which part it is about."""
-    titles, missing = TITLES[finding.rule.name], finding.evidence.missing
-    title = (titles.get(missing) if missing else None) or titles[finding.level]
+    title = title_for(finding.rule.name, finding.level, finding.evidence.missing)
     if finding.part is Part.WHOLE:
         return title
     return f"{PARTS[finding.part]}: {title[:1].lower()}{title[1:]}"
+
+
+def title_for(rule: str, level: str, missing: str | None = None) -> str:
+    """The title of what a rule found, by name, as a record keeps it."""
+    titles = TITLES[rule]
+    return (titles.get(WhyOpen(missing)) if missing else None) or titles[Level(level)]
+
+
+def standing_alone(title: str) -> str:
+    """A title for a place where nobody knows what “it” is."""
+    return re.sub(r"^It(s?) (?!is open)", lambda its: "The model" + "'s" * bool(its[1]) + " ", title)
 
 
 def headline_of(verdict: Verdict) -> Sentence:
@@ -66,9 +76,9 @@ def headline_of(verdict: Verdict) -> Sentence:
 
 
 def quotable(verdict: Verdict) -> str:
-    """The verdict as one sentence that stands alone, away from this page: there nobody knows what “it” is."""
+    """The verdict as one sentence that stands alone, away from this page."""
     headline = headline_of(verdict)
-    text = re.sub(r"^It(s?) ", lambda its: "the model" + "'s" * bool(its[1]) + " ", headline.text)
+    text = standing_alone(headline.text)
     return f"{headline.title}: {text[:1].lower()}{text[1:]}"
 
 

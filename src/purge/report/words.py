@@ -30,13 +30,13 @@ TITLES: dict[str, dict[Level | WhyOpen, str]] = {  # rule → level, or what is 
         SHOWN: "It no longer recognises what was to be forgotten",
         FAILED: "It still recognises what was to be forgotten",
         UNKNOWN: "It may still recognise what was to be forgotten",
-        NOT_MEASURED: "Whether it forgot was not measured",
+        NOT_MEASURED: "Whether the model forgot was not measured",
     },
     "right_as_often": {
         SHOWN: "It is right about the forgotten samples as often as a model that never saw them",
         FAILED: "It is not right about the forgotten samples as often as a model that never saw them",
-        UNKNOWN: "Accuracy does not tell whether it forgot",
-        NOT_MEASURED: "Whether it forgot was not measured",
+        UNKNOWN: "Accuracy does not tell whether the model forgot",
+        NOT_MEASURED: "Whether the model forgot was not measured",
     },
     "kept": {
         SHOWN: "What was to stay works as before",

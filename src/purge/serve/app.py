@@ -68,7 +68,10 @@ def _invalid(request: Request, error: Any) -> Response:
     """What does not fit the schema, without what was sent: that may be an id."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:3] if part != "__root__") or str(first["loc"][0])
-    got = f"{where[:40]}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    why = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "string_pattern_mismatch":  # the pattern itself helps nobody
+        why = "blank, or not in the form that is described"
+    got = f"{where[:40]}: {why[:1].lower()}{why[1:]}"
     return refused(request, 422, expected("what /api describes", got, "see /api"))
 
 
@@ -78,4 +81,10 @@ def _http_error(request: Request, error: Any) -> Response:
         line = UNKNOWN[error.status_code]
     elif not line.startswith("Expected"):
         line = expected("a body that can be read", line.rstrip("."), "see /api")
-    return refused(request, error.status_code, line, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    route = getattr(request.scope.get("route"), "path", None)
+    if error.status_code == 405 and (described := request.app.openapi()["paths"].get(route)):
+        headers["Allow"] = ", ".join(
+            sorted(map(str.upper, described))
+        )  # not those of one of its routes alone
+    return refused(request, error.status_code, line, headers)

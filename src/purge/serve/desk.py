@@ -33,8 +33,8 @@ KEPT = 8  # reports that are kept, since drawing one takes a second or two
 class Desk:
     """A ledger, and what may be done with it from afar."""
 
-    def __init__(self, ledger: Ledger, runner: Runner) -> None:
-        self.ledger, self.runner = ledger, runner
+    def __init__(self, ledger: Ledger, runner: Runner, organisation: str | None = None) -> None:
+        self.ledger, self.runner, self.organisation = ledger, runner, organisation
         self._file = None if "://" in ledger.name else Path(ledger.name)
         self.title = ledger.name if self._file is None else self._file.name
         self._verifying, self._drawing = threading.Lock(), threading.Lock()
@@ -118,7 +118,7 @@ class Desk:
 
     def certificate(self, number: int) -> dict[str, Any]:
         """The certificate of a request. It names nobody."""
-        return certificate_of(self.ledger, number)
+        return certificate_of(self.ledger, number, organisation=self.organisation)
 
     # -- versions and the chain -------------------------------------------------------------
 

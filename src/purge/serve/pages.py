@@ -66,8 +66,7 @@ def _entrance(router: APIRouter, doors: Doors) -> None:
 
     @router.get("/login")
     async def login(request: Request, once: str = "") -> Response:
-        # Any site can make a browser fetch this, as a picture, and programs preview links. So it changes
-        # nothing, and counts no wrong key either: that would lock people out. Keys are too long to guess.
+        # It changes nothing: any site can make a browser fetch it, as a picture, and programs preview links.
         if once and (doors.once is None or not doors.once.fits(once)):
             return used(request)
         return page(request, "login", line="", once=once)
@@ -78,7 +77,7 @@ def _entrance(router: APIRouter, doors: Doors) -> None:
             raise HTTPException(403, expected("a form of this page", "one of another", "log in here"))
         form = await request.form(max_files=0, max_fields=5)
         once, secret = str(form.get("once", "")), str(form.get("token", "")).strip()
-        token = doors.let_in(request, secret, once)
+        token = doors.holder(secret, once)
         if token is None and once:
             return used(request)
         if token is None:

@@ -1,4 +1,4 @@
-"""Sessions of browsers, kept in memory, and a brake for those who try tokens out."""
+"""Sessions of browsers, kept in memory, and the key that opens one once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import hmac
 import secrets
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 IDLE, LONGEST = 3600.0, 12 * 3600.0  # seconds without a click, and in all
-MOST = 1000  # sessions at once, and addresses that are remembered
-TRIES, WINDOW = 10, 60.0  # wrong tokens of one address in so many seconds
+MOST = 1000  # sessions at once
 
 Clock = Callable[[], float]
 
@@ -87,28 +86,3 @@ class Once:
             first = self.fits(key)
             self._used = self._used or first
         return first
-
-
-class Brake:
-    """Counts wrong tokens by address."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def wait(self, address: str) -> int:
-        """Seconds until this address may try again; 0: now."""
-        with self._lock:
-            wrong = self._wrong.get(address)
-            if not wrong or len(wrong) < TRIES:
-                return 0
-            left = wrong[0] + WINDOW - self._clock()
-            return max(0, int(left) + 1) if left > 0 else 0
-
-    def failed(self, address: str) -> None:
-        """It showed a wrong one."""
-        with self._lock:
-            self._wrong.setdefault(address, deque(maxlen=TRIES)).append(self._clock())
-            self._wrong.move_to_end(address)
-            while len(self._wrong) > MOST:
-                self._wrong.popitem(last=False)

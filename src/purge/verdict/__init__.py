@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from purge.verdict.compare import Broken, Condition, GoalSide, Sign, broken, missed_by, read_condition
 from purge.verdict.numbers import scaled
-from purge.verdict.rules import FEWEST
+from purge.verdict.rules import FEWEST, FORGOTTEN, Level, Part, Topic
 
 __all__ = [
-    "FEWEST", "Broken", "Condition", "GoalSide", "Sign", "broken", "missed_by", "read_condition", "scaled",
+    "FEWEST", "FORGOTTEN", "Broken", "Condition", "GoalSide", "Level", "Part", "Sign", "Topic", "broken",
+    "missed_by", "read_condition", "scaled",
 ]  # fmt: skip
