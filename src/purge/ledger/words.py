@@ -119,10 +119,8 @@ def done(request: Request, made: Version | None, missing: int | None) -> str:
         return RETRAINED if request.label is None else RETRAINED_RIGHT.format(request.label)
     method = made.about.get("method") or "a method that is not recorded"
     if request.label is not None:
-        old = (
-            f"The wrong label of this data was unlearned: “{method}” changed the model to remove what it had"
-        )
-        return f"{old} learned from it, and taught it the right one, {request.label}."
+        old = f"The wrong label of this data was unlearned: “{method}” changed the model to remove what it"
+        return f"{old} had learned from it, and taught it the right one, {request.label}."
     return (
         f"The data of this request was unlearned: “{method}” changed the model to remove what it had learned "
         "from that data. Other requests may have been carried out in the same step."
