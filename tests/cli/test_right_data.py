@@ -218,7 +218,7 @@ def test_a_whole_pass_over_the_data_of_a_function(module: Path, data: str, model
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("one", "a pair of tensors, a DataFrame or purge.Images, got ndarray"),
+        ("one", "a dataset whose items can be looked up by number, got ndarray. Fix: pass (inputs, labels)"),
         ("three", "two data sets (train, test) from my_shop:three, got 3 of them"),
         ("nested", "a model that takes the dataset, a batch of 2 × a: (64,) of float32, b:"),
         ("empty", "samples in train of my_shop:empty, got none"),

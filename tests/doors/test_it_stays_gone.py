@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import purge
-from tests.doors.asking import WINES, Company, Said, shell, trained
+from tests.cli.commands import Done, command
+from tests.doors.asking import WINES, Company, trained
 
 TABLE = pd.read_csv(WINES)
 FORM: dict[str, Any] = {"label": "cultivar", "id_of": "customer"}
@@ -41,8 +42,8 @@ def returned(tmp_path: Path) -> Path:
     return tmp_path / "restored.csv"
 
 
-def train(company: Company, *argv: object, ledger: bool = True) -> Said:
-    return shell("train", *argv, *MODEL, *(("--ledger", company.book) if ledger else ()))
+def train(company: Company, *argv: object, ledger: bool = True) -> Done:
+    return command("train", *argv, *MODEL, *(("--ledger", company.book) if ledger else ()))
 
 
 def test_a_table_is_looked_through_for_forgotten_people(
@@ -84,21 +85,21 @@ def test_a_model_goes_on_with_its_ledger_alone(company: Company, returned: Path,
     trained_on = json.loads((company.base / "run.json").read_text())["samples"]
     for run, rows in ((new, len(TABLE)), (version, trained_on)):
         ask = ("unlearn", run, "--forget-ids", tmp_path / "ids.txt", "--set", "steps=4", "--quiet", "--json")
-        refused = shell(*ask, "--out", tmp_path / "refused")
+        refused = command(*ask, "--out", tmp_path / "refused")
         assert refused.code == 2
         assert "--ledger" in refused.err
         assert not (tmp_path / "refused").exists()
         out = tmp_path / f"next-{run.name}"
-        done = shell(*ask, "--out", out, "--ledger", company.book)
+        done = command(*ask, "--out", out, "--ledger", company.book)
         assert done.code in (0, 1), done.err  # so few steps may miss the target
         assert done.json["left_out_rows"] > 0
         facts = json.loads((out / "run.json").read_text())
         assert facts["retain_samples"] + facts["forget_samples"] + done.json["left_out_rows"] == rows
         again = train(company, "--like", new, "--out", tmp_path / f"like-{run.name}", ledger=False)
         assert (again.code, "--ledger" in again.err) == (2, True)
-        audited = shell("audit", out, "--quiet", "--metrics", "quick")
+        audited = command("audit", out, "--quiet", "--metrics", "quick")
         assert (audited.code, "--ledger" in audited.err) == (2, True)
-        assert shell("audit", out, "--quiet", "--metrics", "quick", "--ledger", company.book).code == 0
+        assert command("audit", out, "--quiet", "--metrics", "quick", "--ledger", company.book).code == 0
 
 
 def test_another_ledger_does_not_do(company: Company, returned: Path, tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_another_ledger_does_not_do(company: Company, returned: Path, tmp_path: 
     assert train(company, "--data", returned, *OPTIONS, "--out", new).code == 0
     with purge.Ledger(tmp_path / "other.db") as other:
         other.add(ids=["c-1"], received="2026-01-05")
-    refused = shell(
+    refused = command(
         "train", "--like", new, "--out", tmp_path / "x", "--ledger", tmp_path / "other.db", *MODEL[2:]
     )
     assert (refused.code, "another one" in refused.err) == (2, True)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.asking import Company, Said, shell, trained
+from tests.cli.commands import Done, command
+from tests.doors.asking import Company, trained
 
 GONE, OTHERS = "c-17", ("c-40", "c-3")
 
@@ -31,7 +32,7 @@ def guess(company: Company, customer: str, folder: Path) -> Path:
     """What somebody finds out who forgets a customer in the same way, and looks at it."""
     (folder / "ids.txt").write_text(f"{customer}\n")
     out = folder / customer
-    forgotten: Said = shell(
+    forgotten: Done = command(
         "unlearn",
         company.base,
         "--forget-ids",
@@ -43,7 +44,7 @@ def guess(company: Company, customer: str, folder: Path) -> Path:
         "--quiet",
     )
     assert forgotten.code == 0, forgotten.err
-    looked = shell("audit", out, "--metrics", "quick", "--quiet", "--json")
+    looked = command("audit", out, "--metrics", "quick", "--quiet", "--json")
     assert looked.code == 0, looked.err
     return out
 

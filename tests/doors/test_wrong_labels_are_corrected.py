@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import purge
-from tests.doors.asking import WINES, Company, shell, trained
+from tests.cli.commands import command
+from tests.doors.asking import WINES, Company, trained
 
 FORM: dict[str, Any] = {"label": "cultivar", "id_of": "customer"}
 TABLE = pd.read_csv(WINES)
@@ -127,4 +128,4 @@ def test_what_cannot_be_corrected_is_said(
     assert done.code == 2
     assert f"in request {unknown}" in done.err
     shutil.rmtree(tmp_path / "kept", ignore_errors=True)
-    assert shell("request", "list", "--ledger", tmp_path / "none.db").code == 2
+    assert command("request", "list", "--ledger", tmp_path / "none.db").code == 2

@@ -293,12 +293,14 @@ def length(data: Any, what: str = "the dataset") -> int:
     stream = isinstance(data, IterableDataset) or (looped and not rows)
     no_items = not rows or not hasattr(data, "__len__")
     if stream or no_items or isinstance(data, (Mapping, str, Tensor, np.ndarray)):
-        kind = type(data).__name__
+        got, fix = type(data).__name__, "pass (inputs, labels), or a dataset with __len__ and __getitem__"
+        if stream:
+            got = f"a stream ({got})"
+            fix = "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory"
         raise DataError(
             f"{what} as a pair of tensors, a DataFrame or a dataset whose items can be looked up by number",
-            f"a stream ({kind})" if stream else kind,
-            "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory",
-        )
+            got, fix,
+        )  # fmt: skip
     try:
         n = len(data)
         if n > MOST_SAMPLES:

@@ -141,7 +141,7 @@ def choose_data(
         model: the architecture, whose folder has the tokenizer of texts.
         trains: will a model be trained on it now? Otherwise one was trained before.
     """
-    data = str(options.get("data") or run.data)
+    data = str(options.get("data") or run.data or "")
     if not data:
         raise DataError("the name of the training data", "none", "pass --data; see purge list datasets")
     if "data" not in options and is_function(data):

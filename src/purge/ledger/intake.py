@@ -105,8 +105,10 @@ def folded(one: str) -> str:
     >>> folded("Ａda @x.org") == folded("ada@X.org") == "ada@x.org"
     True
     """
-    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", one).casefold())
-    return "".join(plain.split()) or one
+    plain, before = one, ""
+    while plain != before:  # a space that goes may let two characters become one
+        before, plain = plain, "".join(unicodedata.normalize("NFKC", plain).casefold().split())
+    return plain or one
 
 
 def ids_from(raw: bytes, place: str) -> list[str]:
