@@ -296,7 +296,7 @@ def length(data: Any, what: str = "the dataset") -> int:
         got, fix = type(data).__name__, "pass (inputs, labels), or a dataset with __len__ and __getitem__"
         if stream:
             got = f"a stream ({got})"
-            fix = "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits into memory"
+            fix = "use a map-style dataset (with __len__ and __getitem__), or list(stream) if it fits"
         raise DataError(
             f"{what} as a pair of tensors, a DataFrame or a dataset whose items can be looked up by number",
             got, fix,
