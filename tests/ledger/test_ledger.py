@@ -50,6 +50,10 @@ def test_a_request_is_kept_as_it_came(ledger, tmp_path):
         assert again.request(2) == other
 
 
+def test_a_request_may_be_due_on_the_day_it_came(ledger):
+    assert ledger.add(ids=["ada"], received=CAME, due=CAME).due == date(2026, 1, 31)
+
+
 def test_lists_by_state_and_deadline(ledger):
     for month in (3, 1, 2):
         ledger.add(ids=[month], received=f"2026-0{month}-10")
