@@ -35,11 +35,9 @@ def report(
     folders = _by_name(run)
     file = out or run[0] / "report.html"
     if out is not None and out.exists() and not force:
-        got, fix = (
-            ("one", "choose another, or overwrite with --force")
-            if out.is_file()
-            else ("a folder", "name a file")
-        )
+        got, fix = "one", "choose another, or overwrite with --force"
+        if out.is_dir():
+            got, fix = "a folder", "name a file"
         raise FileError(f"no file yet at {out}", got, fix)
     if out is not None and not out.parent.is_dir():
         raise FileError(f"a folder at {out.parent}", "none", "make it first")
