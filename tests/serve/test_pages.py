@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from purge.ledger.batches import add_version
-from purge.ledger.journal import record
+from purge.ledger.journal import progress, record
 from purge.ledger.ledger import Ledger
 from purge.ledger.worker import init
 from purge.serve import desk as desk_module
@@ -172,7 +172,7 @@ def test_the_api_does_the_same(page: Site) -> None:
     assert read.get("/api/v1/verify").json()["ok"] is True
     assert read.get("/api/v1/versions").json() == {"versions": []}
     assert read.get("/api/v1/requests/1/certificate").json()["request"]["number"] == 1
-    assert read.get("/api/v1/run").json() == {"state": "idle"}
+    assert read.get("/api/v1/run").json() == {"state": "idle", "worker": None, "progress": ""}
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,14 @@ def test_the_api_does_the_same(page: Site) -> None:
         ("POST", "/requests/2/hold", {}, 422, "reason"),
         ("POST", "/requests/2/hold", {"reason": " "}, 422, "reason: blank"),
         ("POST", "/requests/3/hold", {"reason": "again"}, 409, "which is held"),
+        (
+            "POST",
+            "/requests",
+            {"classes": ["cat"], "label": "dog", "received": "2026-01-01"},
+            422,
+            "body: a label without ids",
+        ),
+        ("POST", "/run/stop", None, 409, "there is nothing to stop"),
         ("POST", "/run", {}, 409, "purge request init"),
         ("POST", "/run", {"due": -1}, 422, "due"),
     ],
@@ -379,6 +387,35 @@ def wait_for_the_run() -> None:
     for thread in threading.enumerate():
         if thread.name == "purge run":
             thread.join(300)
+
+
+def test_how_far_a_worker_is_stands_on_the_page_where_it_can_be_stopped(page: Site) -> None:
+    """Also one that somebody has started in the shell."""
+    api, browser, reader = page.api("run"), page.browser("run"), page.browser("read")
+    with Ledger(page.ledger.name) as other, other.working():
+        far = {"doing": "unlearning", "batch": 1, "step": 40, "steps": 80, "seconds_left": 12.0}
+        assert not progress(other, far)
+        said = text_of(browser.get("/"))
+        assert "batch 1, unlearning, step 40 of 80, about 0:00:12 left" in said
+        assert "Stop it" in said
+        assert "Stop it" not in text_of(reader.get("/"))
+        found = api.get("/api/v1/run").json()["worker"]
+        assert (found["step"], found["seconds_left"], found["stopping"]) == (40, 12.0, False)
+        assert browser.post("/run/stop", data={"csrf": csrf(browser)}).status_code == 303
+        assert progress(other, far), "it is told at its next step"
+        assert "asked to stop" in text_of(browser.get("/run"))
+        assert api.post("/api/v1/run/stop").json()["stopping"] is True
+    assert "Stop it" not in text_of(browser.get("/"))
+
+
+def test_a_label_can_be_corrected_from_the_page(page: Site) -> None:
+    browser = page.browser("ask")
+    form = {"csrf": csrf(browser), "ids": "ada", "label": "cat", "received": "2026-01-05"}
+    made = browser.post("/requests", data=form)
+    assert made.status_code == 303
+    assert "right label cat for 1 id" in text_of(browser.get(made.headers["location"]))
+    asked = {"ids": ["bob"], "label": "dog", "received": "2026-01-05"}
+    assert page.api("ask").post("/api/v1/requests", json=asked).json()["label"] == "dog"
 
 
 def test_two_runs_at_once_are_refused(page: Site, tmp_path: Path) -> None:

@@ -98,14 +98,14 @@ class Desk:
 
     def add(
         self, *, received: str, ids: list[str] | None = None, classes: list[str] | None = None,
-        due: str | None = None, basis: str | None = None, note: str | None = None,
+        due: str | None = None, basis: str | None = None, note: str | None = None, label: str | None = None,
     ) -> Request:  # fmt: skip
         """Write a request down."""
         if ids is not None and len(ids) > MOST_IDS:
             raise DataError(f"at most {MOST_IDS} ids", str(len(ids)), "split the request, or use the shell")
         return self.ledger.add(
             ids=ids, classes=classes, received=received, due=due or None, basis=basis or "erasure request",
-            note=note or None,
+            note=note or None, label=label or None,
         )  # fmt: skip
 
     def step(self, number: int, kind: str, reason: str | None) -> Request:
@@ -119,6 +119,14 @@ class Desk:
     def certificate(self, number: int) -> dict[str, Any]:
         """The certificate of a request. It names nobody."""
         return certificate_of(self.ledger, number, organisation=self.organisation)
+
+    def run(self) -> dict[str, Any]:
+        """How the run that was started here stands, and how far a worker is, this one or another."""
+        worker = self.ledger.worker()
+        return {
+            **self.runner.state(), "worker": None if worker is None else worker.to_dict(),
+            "progress": "" if worker is None else words.at_work(worker),
+        }  # fmt: skip
 
     # -- versions and the chain -------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from purge.serve.desk import SHOWN, Desk, readable
 from purge.serve.guard import LARGEST, Doors
 from purge.serve.rest import Number, PageNumber, described
 
-FIELDS = ("received", "due", "basis", "note")
+FIELDS = ("received", "due", "basis", "note", "label")
 STEPS = {"hold": "reason", "release": None, "withdraw": "reason"}
 # A certificate and a report bring their own styles. The sandbox gives them an origin of their own: nothing
 # in one, whoever wrote it, can act in the name of the visitor.
@@ -120,7 +120,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         versions = desk.ledger.versions()
         return page(
             request, "overview", here="overview", due=desk.due(), counts=desk.ledger.count(),
-            run=desk.runner.state(), version=versions[-1] if versions else None,
+            run=desk.run(), version=versions[-1] if versions else None,
             batch=desk.ledger.unfinished_batch(), ledger=desk.title,
         )  # fmt: skip
 
@@ -144,7 +144,7 @@ def _reading(router: APIRouter, desk: Desk) -> None:
         made = next((v for v in versions if batch is not None and v.batch == batch), None)
         return page(
             request, "request", here="requests", one=content, hashes=hashes_of(desk.ledger, number),
-            made=made, run=desk.runner.state(),
+            made=made, run=desk.run(),
         )  # fmt: skip
 
     @router.get("/requests/{number}/certificate", dependencies=[read])
@@ -216,11 +216,17 @@ def _acting(router: APIRouter, desk: Desk, doors: Doors) -> None:
 
     @router.get("/run", dependencies=[needs("read")])
     def state(request: Request) -> Response:
-        run = desk.runner.state()
+        run = desk.run()
         answer = page(request, "run", run=run)
         if run["state"] != "running":  # what the rest of the page says has changed, too
             answer.headers["HX-Refresh"] = "true"
         return answer
+
+    @router.post("/run/stop", dependencies=[needs("run")])
+    async def stop(request: Request) -> Response:
+        await _form(request, doors)
+        await run_in_threadpool(desk.ledger.stop)
+        return went_to(request, "/")
 
     @router.post("/run", dependencies=[needs("run")])
     async def run(request: Request) -> Response:

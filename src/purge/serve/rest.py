@@ -69,7 +69,15 @@ class NewRequest(Sent):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"properties": {name: {"type": "array"}}, "required": [name]} for name in ("ids", "classes")
+                {"properties": {"ids": {"type": "array"}, "classes": {"type": "null"}}, "required": ["ids"]},
+                {
+                    "properties": {
+                        "classes": {"type": "array"},
+                        "ids": {"type": "null"},
+                        "label": {"type": "null"},
+                    },
+                    "required": ["classes"],
+                },
             ]
         }
     )
@@ -84,11 +92,16 @@ class NewRequest(Sent):
     due: Day | None = Field(default=None, description="The day it must be done by; default: one month later.")
     basis: Text = Field(default="erasure request", description="On which ground.")
     note: Text | None = Field(default=None, description="A remark, kept for good: put in no name and no id.")
+    label: Text | None = Field(
+        default=None, description="To correct, not to erase: the right class of the rows of these ids."
+    )
 
     @model_validator(mode="after")
     def _ids_or_classes(self) -> NewRequest:
         if (self.ids is None) == (self.classes is None):
             raise ValueError("neither ids nor classes" if self.ids is None else "both ids and classes")
+        if self.ids is None and self.label is not None:
+            raise ValueError("a label without ids")
         return self
 
 
@@ -154,9 +167,15 @@ def routes(desk: Desk) -> APIRouter:
     def verify() -> Json:
         return desk.verdict().to_dict()
 
-    @router.get("/run", **_route("read", "How the run that was started here stands."))
+    @router.get(
+        "/run", **_route("read", "How the run that was started here stands, and how far a worker is.")
+    )
     def run_state() -> Json:
-        return desk.runner.state()
+        return desk.run()
+
+    @router.post("/run/stop", status_code=202, **_route("run", "Ask the worker to end at its next step."))
+    def stop() -> Json:
+        return desk.ledger.stop().to_dict()
 
     @router.post("/requests", status_code=201, **_route("ask", "Write a request down.", 422))
     def add(request: NewRequest) -> Json:
