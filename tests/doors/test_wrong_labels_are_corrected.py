@@ -54,7 +54,7 @@ def correct(company: Company, customer: str, label: str) -> int:
 def answers(company: Company, version: str, customer: str) -> list[str]:
     """What the model says of a customer's rows, beside purge's own measure."""
     facts = json.loads((company.versions / version / "run.json").read_text())
-    network = purge.build("mlp", classes=len(LABELS), channels=facts["channels"])
+    network = purge.build("mlp", classes=len(LABELS), channels=len(facts["mean"]))
     purge.load_weights(network.eval(), company.versions / version / "model.safetensors")
     rows = TABLE[TABLE["customer"] == customer].drop(columns=["cultivar", "customer"])
     x = (torch.tensor(rows.to_numpy()).float() - torch.tensor(facts["mean"])) / torch.tensor(facts["std"])

@@ -31,6 +31,7 @@ ROUTES = [
     ("GET", "/chain/verdict", "read"),
     ("GET", "/api", "read"), ("GET", "/run", "read"), ("POST", "/requests", "ask"),
     ("POST", "/requests/{number}/{step}", "ask"), ("POST", "/run", "run"), ("GET", "/openapi.json", "read"),
+    ("POST", "/run/stop", "run"), ("POST", "/api/v1/run/stop", "run"),
     ("GET", "/api/v1/requests", "read"), ("GET", "/api/v1/requests/{number}", "read"),
     ("GET", "/api/v1/requests/{number}/certificate", "read"), ("GET", "/api/v1/due", "read"),
     ("GET", "/api/v1/versions", "read"), ("GET", "/api/v1/verify", "read"), ("GET", "/api/v1/run", "read"),
