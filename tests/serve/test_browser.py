@@ -133,7 +133,7 @@ def test_add_hold_run_and_open_the_report(browser: Browser, model: Path) -> None
         assert page.evaluate("self.origin") == "null"
         page.go_back()
         page.get_by_role("link", name="Certificate").click()
-        expect(page.locator("h1")).to_contain_text("Deletion request 1: carried out")
+        expect(page.locator("h1")).to_contain_text("Certificate of deletion from a model: request 1")
         page.goto(f"{server.base}/versions")
         expect(page.locator("tbody tr")).to_have_count(2)
         page.get_by_role("button", name="Log out").click()

@@ -91,7 +91,8 @@ def entries(kinds: Collection[Kind] = KINDS) -> list[KeptItem]:
             stats = [file.lstat() for file in files]
             about = path.name
             if kind == "shadows":
-                about = f"{sum(file.suffix == '.safetensors' for file in files)} models"
+                outputs = [file for file in files if file.suffix == ".safetensors"]  # and weights beside some
+                about = f"{sum(not file.stem.endswith('-weights') for file in outputs)} models"
             if kind == "decoded":
                 try:
                     about = str(read_json(path / "facts.json")["source"])
