@@ -213,6 +213,9 @@ def test_a_policy_that_is_used_up_says_so_or_retrains(ledger: Ledger, handed: Ha
     assert facts["settings"]["epochs"] == 12  # like the base
     ask(ledger, 3)
     assert run(ledger, policy=replace(once, action="retrain")).kind == "unlearned"  # the chain begins anew
+    newest = ledger.current()
+    assert newest is not None
+    assert newest.about["spent"]["share"] == pytest.approx(3 / people.ROWS)  # and its share counts from there
 
 
 def test_a_policy_counts_entries_and_not_what_clocks_say(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
