@@ -24,5 +24,5 @@ def test_what_schemathesis_sends_is_answered_as_described(tmp_path: Path) -> Non
         argv += ["--max-time", str(SECONDS), "--no-shrink", "--seed", "0", "--no-color"]
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=10 * SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "12 selected / 12 total" in done.stdout
+        assert "13 selected / 13 total" in done.stdout
         assert serving.log.read_text().count("broke") == 0

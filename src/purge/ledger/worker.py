@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from purge import Metric
 from purge.core.errors import LedgerError, PurgeError
-from purge.core.files import file_errors, read_json, write_json
+from purge.core.files import LOCK, file_errors, read_json, write_json
 from purge.ledger import words
 from purge.ledger.batches import (
     add_audit,
@@ -269,6 +269,7 @@ def _carried_out(ledger: Ledger, batch: DeletionBatch, new: NextVersion, folder:
         if not reasons:
             write_json(made / ABOUT, about)
             with file_errors(target):
+                (made / LOCK).unlink(missing_ok=True)  # of a worker that was killed
                 os.rename(made, target)
     except Stopped:
         fail_batch(ledger, batch.number, words.STOPPED)
